@@ -25,6 +25,8 @@ CLIENT: Final[Table] = [
 ]  # fmt: skip
 GENERATED: Final = re.compile(r"amq\.(gen|ctag)-[A-Za-z0-9_-]+|(?<=amq\.rabbitmq\.reply-to\.)\S+")
 ENDS: Final = ("channel.close", "connection.close", "end")
+UNASKED: Final = ("basic.deliver", "basic.return", "basic.ack", "basic.nack", "basic.cancel")
+"""Messages, confirmations, and that a consumer has lost its queue: they come when queues have done their work."""
 
 Answer = tuple[Any, ...]
 
@@ -115,7 +117,8 @@ class Wire:
         return *answer, shown(header[2][12:]), body.decode()
 
     def play(self, step: Call | Send) -> list[Answer]:
-        """What came back for one step: its answer, everything up to the answer of a channel.flow behind it, and as many more as it waits for."""
+        """What came back for one step: its answer, everything up to the answer of a channel.flow behind it, and what comes unasked, of which the step
+        says how much: a queue works beside its channels, so that nothing which a channel answers says that it is done."""
         if self.ended:
             return [(0, "end")]
         if isinstance(step, Call):
@@ -129,8 +132,7 @@ class Wire:
             self._take(found, lambda: found[-1][1] in own)
         if step.channel and not self._over(found):
             self._send(step.channel, "channel.flow", True)
-            wanted = len(found) + step.answers
-            self._take(found, lambda: (0, "barrier") in found and len(found) > wanted)
+            self._take(found, lambda: (0, "barrier") in found and unasked(found) >= step.answers)
         if found and found[-1][1] == "channel.close":
             number = found[-1][0]
             self._send(number, "channel.close-ok")
@@ -164,7 +166,11 @@ def _answers_of(name: str) -> tuple[str, ...]:
 
 def _order(answer: Answer) -> tuple[bool, Any]:
     """Messages and confirmations keep their order, and come behind what a method answers."""
-    return answer[1] in ("basic.deliver", "basic.ack", "basic.nack", "basic.cancel"), answer[1]
+    return answer[1] in UNASKED, answer[1]
+
+
+def unasked(answers: list[Answer]) -> int:
+    return sum(answer[1] in UNASKED for answer in answers)
 
 
 class Side:

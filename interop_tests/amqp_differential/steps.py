@@ -11,7 +11,7 @@ from gantrymq_gateways.amqp.wire.values import Field, Table
 
 @dataclass(frozen=True)
 class Call:
-    """A method. `answers`: so many messages or confirmations are waited for, besides what it answers itself."""
+    """A method. `answers`: so many messages, confirmations and the like come unasked (`sides.UNASKED`): the step waits for them, and shows no other ones."""
 
     name: str
     arguments: tuple[Any, ...]
@@ -22,7 +22,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Send:
-    """A message."""
+    """A message. `answers`: as of a method."""
 
     exchange: str
     key: str
@@ -229,7 +229,7 @@ SCRIPTS: Final[dict[str, list[Step]]] = {
     ],
     "transactions": [
         Call("tx.commit", ()), Call("tx.rollback", ()), Call("tx.select", ()), Call("tx.select", ()), CONFIRM, Call("tx.select", ()), queue("tx-q"), Send("", "tx-q"), get("tx-q"),
-        Call("tx.commit", ()), get("tx-q"), Send("", "tx-q"), Call("tx.rollback", ()), get("tx-q"), Send("", "tx-none", mandatory=True), Call("tx.commit", ()),
+        Call("tx.commit", ()), get("tx-q"), Send("", "tx-q"), Call("tx.rollback", ()), get("tx-q"), Send("", "tx-none", mandatory=True), Call("tx.commit", (), answers=1),
     ],
     "properties": [
         queue("p-q"),
@@ -247,8 +247,8 @@ SCRIPTS: Final[dict[str, list[Step]]] = {
     "dead letters": [
         exchange("l-e", "fanout"), queue("l-sink"), bind("l-sink", "l-e"), queue("l-q", arguments=table(dead_letter_exchange="l-e", max_length=2)),
         consume("l-sink", no_ack=True), Send("", "l-q", b"1", properties={"expiration": "60000", "headers": [("CC", Field("A", [typed("more")]))]}), Send("", "l-q", b"2"),
-        Send("", "l-q", b"3", answers=1), get("l-q", False, channel=2), nack(1, channel=2), Send("", "l-none", b"barrier"), get("l-q", False),
-        Call("basic.reject", (2, False), answers=1), drop_exchange("l-e"),
+        Send("", "l-q", b"3", answers=1), get("l-q", False, channel=2), nack(1, channel=2, answers=1), get("l-q", False),
+        Call("basic.reject", (3, False), answers=1), drop_exchange("l-e"),
     ],
     "priorities and singles": [
         queue("o-q", arguments=table(single_active_consumer=True)), consume("o-q", "first"), consume("o-q", "second"), consume("o-q", "third", exclusive=True, channel=2),
