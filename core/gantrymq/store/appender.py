@@ -22,7 +22,7 @@ from gantrymq.model.sysflag import STORE_HOST_V6
 from gantrymq.store.log import record
 from gantrymq.store.log.groups import CONTINUATION, DISPATCH_TOPIC, PAIR, group_head
 from gantrymq.store.log.record import HEAD, SHORT
-from gantrymq.store.log.run import RUN_FLAG, Run
+from gantrymq.store.log.run import RUN_FLAG, Run, hash_keys
 from gantrymq.store.schedule import DELAYS_MS, MARK, code_of_tag
 
 if TYPE_CHECKING:
@@ -225,6 +225,7 @@ class Appender:
         run.queue_offset = queue.next_offset
         run.store_ms, run.store_host = now_ms, self.store_host
         run.positions.clear()
+        hash_keys(run)
         first, count, least = 0, len(sizes), 0
         while first < count:
             ends = list(accumulate(sizes[first:] if first else sizes, initial=position))

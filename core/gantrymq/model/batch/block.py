@@ -55,12 +55,14 @@ class Block:
     """A block taken apart. `pairs`: properties of each; `tags`: the different ones, U+0002 not among them; `tag_numbers` and `keys` are empty where
     no message has such."""
 
-    __slots__ = ("bodies", "first", "keys", "pairs", "prefix", "tag_numbers", "tags")
+    __slots__ = ("all_pairs", "bodies", "first", "keys", "pairs", "prefix", "tag_numbers", "tags")
 
     def __init__(self, prefix: bytes, first: int) -> None:
         self.prefix = prefix
         self.first = first
         self.bodies: list[bytes] = []
+        self.all_pairs = b""
+        """`pairs`, one behind the other."""
         self.pairs: list[bytes] = []
         self.keys: list[bytes] = []
         self.tags: list[bytes] = []
@@ -162,7 +164,8 @@ def parse(data: bytes, count_max: int) -> Block:
     sizes = columns.pop()
     if sum(sizes) != pairs_size or sum(lengths) != bodies_size:
         raise _bad("lengths that are not those of its columns")
-    _check_pairs(data[at : at + pairs_size], sizes)
+    block.all_pairs = data[at : at + pairs_size]
+    _check_pairs(block.all_pairs, sizes)
     block.pairs = _cut(data, sizes, at)
     block.bodies = _cut(data, lengths, at + pairs_size)
     return block

@@ -39,6 +39,7 @@ class Run(Message):
     __slots__ = (
         "bodies",
         "bytes",
+        "columns",
         "flags",
         "grouped",
         "hashes",
@@ -60,6 +61,8 @@ class Run(Message):
         self.tags: list[str] = []
         self.unique: list[tuple[str, ...]] = []
         """What the index holds of each: UNIQ_KEY, then the keys. Empty for a block: see `hashes`, `keys_at`."""
+        self.columns: block.Block | None = None
+        """The block, until its hashes are made."""
         self.hashes: list[int] = []
         """Of a block: hashes of all that the index holds of its messages, in their order."""
         self.key_counts: list[int] = []
@@ -91,7 +94,7 @@ def take(run: Run, data: bytes, limits: tuple[int, int, int]) -> bool:
 
 def fill_block(run: Run, columns: block.Block, body_max: int, content_max: int, text_max: int) -> bool:
     """Take a block's messages into the run; False if one is not ordinary, or too large. Column by column: nothing is called for a message."""
-    pairs = b"".join(columns.pairs)
+    pairs = columns.all_pairs
     if b"DELAY" in pairs or (b"_" in pairs and any(name in pairs for name in _SPECIAL)):
         return False
     bodies, texts = columns.bodies, columns.texts()
@@ -109,12 +112,16 @@ def fill_block(run: Run, columns: block.Block, body_max: int, content_max: int, 
     run.tags = [tags[number] for number in columns.tag_numbers] if columns.tags else [""] * len(bodies)
     run.bodies, run.texts, run.flags = bodies, texts, [0] * len(bodies)
     run.bytes = sum(sizes) + sum(text_sizes)
-    _hash(run, columns)
+    run.columns = columns
     return True
 
 
-def _hash(run: Run, columns: block.Block) -> None:
-    """Fill `hashes` and `key_counts`."""
+def hash_keys(run: Run) -> None:
+    """Fill `hashes` and `key_counts` of a block, which is about to enter its topic."""
+    columns = run.columns
+    if columns is None:
+        return
+    run.columns = None
     ids = id_hashes(run.topic, columns.prefix, columns.first, len(columns.bodies))
     if not run.key_texts:
         run.hashes = ids
