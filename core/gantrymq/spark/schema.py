@@ -82,7 +82,7 @@ SHAPE_COLUMNS: Final = {
         "attributeTypes": ("map<string,string>",), **_TIMES,
     },
     "kafka": {
-        "value": _BODY, "key": _BODY, "topic": _TEXT_COLUMN, "headers": ("array<struct<key:string,value:binary>>",),
+        "value": _BODY, "key": _BODY, "topic": _TEXT_COLUMN, "partition": ("int",), "headers": ("array<struct<key:string,value:binary>>",),
     },
 }  # fmt: skip
 """The same for each value of the option `columns` (writing/shapes.py)."""
@@ -91,7 +91,6 @@ _NEEDED: Final = {"": (), "mqtt": (), "amqp": (), "cloudevents": ("id", "source"
 _TOPIC_COLUMN: Final = {"": "topic", "mqtt": "mqttTopic", "amqp": "exchange", "cloudevents": "topic", "kafka": "topic"}
 _NOT_TO_WRITE: Final = {
     "retain": "what MQTT retains is kept by the MQTT door: publish it there",
-    "partition": "the key chooses the queue",
 }
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from gantrymq.client.connecting.routes import MessageQueue
 from gantrymq.model.batch import block
 from gantrymq.model.names import java_hash
-from gantrymq.spark.writing.rows import ROW_BYTES, Rows, bytes_of
+from gantrymq.spark.writing.rows import ROW_BYTES, BadRow, Rows, bytes_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,7 +43,7 @@ def requests_of(rows: Rows, queues: Queues, prefix: bytes, first: int) -> Iterat
     """All rows, in their order within each topic and sharding key. Ids are `prefix` (20 digits) and a number: each row has another one, from `first` on."""
     names = rows.topics.dictionary.to_pylist()
     count = len(rows.bodies)
-    if len(names) == 1 and rows.sharding is None and rows.delayed is None:
+    if len(names) == 1 and rows.sharding is None and rows.delayed is None and rows.queues is None:
         yield from _cut(rows, range(count), (0, count), (names[0], None, False), prefix, first)
         return
     groups: list[tuple[str, MessageQueue | None]] = []
@@ -72,18 +72,29 @@ def _codes(
     """A number for each row: its place in `groups`, which are filled here."""
     topics: NDArray[np.int64] = rows.topics.indices.to_numpy().astype(np.int64)
     groups += [(name, None) for name in names]
-    if rows.sharding is None:
-        return topics
-    encoded = rows.sharding.dictionary_encode()
-    hashes = np.array([abs(java_hash(key)) for key in encoded.dictionary.to_pylist()], dtype=np.int64)
-    keys = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
     codes: NDArray[np.int64] = topics.copy()
-    for place, name in enumerate(names):
-        mine = np.flatnonzero((topics == place) & (keys >= 0))
-        if len(mine):
-            there = queues(name)
-            codes[mine] = hashes[keys[mine]] % len(there) + len(groups)  # SelectMessageQueueByHash
-            groups += [(name, queue) for queue in there]
+    if rows.sharding is not None:
+        encoded = rows.sharding.dictionary_encode()
+        hashes = np.array([abs(java_hash(key)) for key in encoded.dictionary.to_pylist()], dtype=np.int64)
+        keys = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        for place, name in enumerate(names):
+            mine = np.flatnonzero((topics == place) & (keys >= 0))
+            if len(mine):
+                there = queues(name)
+                codes[mine] = hashes[keys[mine]] % len(there) + len(groups)  # SelectMessageQueueByHash
+                groups += [(name, queue) for queue in there]
+    if rows.queues is not None:
+        for place, name in enumerate(names):
+            mine = np.flatnonzero((topics == place) & (rows.queues >= 0))
+            if len(mine):
+                there = queues(name)
+                numbers = rows.queues[mine]
+                if numbers.max() >= len(there):
+                    row = int(mine[np.argmax(numbers >= len(there))])
+                    text = f"partition is {rows.queues[row]}, and the topic has {len(there)} that can be written, from 0 on"
+                    raise BadRow(row, f" (topic {name!r}): {text}")
+                codes[mine] = numbers + len(groups)
+                groups += [(name, queue) for queue in there]
     return codes
 
 

@@ -55,7 +55,8 @@ class BadRow(Exception):
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Rows as columns. `pairs`: properties but tag, keys and id; `tags`, `keys`: texts, empty for none, None where none has one; `sizes`: bytes of body and
-    properties; `topics`: of each; `sharding`: key or null, None where none has one; `delayed`: which are not to be seen yet."""
+    properties; `topics`: of each; `sharding`: key or null, None where none has one; `delayed`: which are not to be seen yet; `queues`:
+    number of each one's queue in its topic, -1 where any will do."""
 
     bodies: Any
     pairs: Any
@@ -65,6 +66,7 @@ class Rows:
     topics: Any
     sharding: Any
     delayed: NDArray[np.bool_] | None
+    queues: Longs | None = None
 
 
 def slices(batch: pa.RecordBatch, body: str = "body") -> Iterator[pa.RecordBatch]:
@@ -120,7 +122,19 @@ def encode_rows(columns: Mapping[str, Any], topic: str, extras: Iterable[tuple[s
     else:
         pairs = pieces[0] if pieces else _empty(count)
     tag, keys = [values if values is None else values.fill_null("") for values in (tag, keys)]
-    return Rows(body, pairs, tag, keys, _sizes(body, pairs, tag, keys, topics), topics, sharding, delayed)
+    sizes = _sizes(body, pairs, tag, keys, topics)
+    return Rows(body, pairs, tag, keys, sizes, topics, sharding, delayed, _queues(columns.get("queue")))
+
+
+def _queues(column: Any) -> Longs | None:
+    if column is None or column.null_count == len(column):
+        return None
+    numbers: Longs = column.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    wrong = (numbers < 0) & column.is_valid().to_numpy(zero_copy_only=False)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise BadRow(row, f": partition is {numbers[row]}; they begin with 0, and null lets the key choose")
+    return numbers
 
 
 def _sizes(body: Any, pairs: Any, tag: Any, keys: Any, topics: Any) -> Longs:

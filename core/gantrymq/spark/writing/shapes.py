@@ -226,6 +226,8 @@ def _kafka(given: dict[str, Any], result: Shaped, count: int) -> None:
     if "key" in given:
         # One key, one queue, in order, as Kafka's partitioner has it.
         result.columns["keys"] = result.columns["shardingKey"] = _utf8("key", given["key"])
+    if "partition" in given:
+        result.columns["queue"] = given["partition"]
     if "headers" in given:
         starts = given["headers"].offsets.to_numpy()
         pairs = given["headers"].values.slice(starts[0], starts[-1] - starts[0])

@@ -140,7 +140,11 @@ def test_schemas() -> None:
 
 def test_schemas_of_shapes() -> None:
     check_sink([("body", "binary"), ("mqttTopic", "string"), ("expiresAt", "timestamp")], False, "mqtt")
-    check_sink([("value", "string"), ("headers", "array<struct<key:string,value:binary>>")], True, "kafka")
+    check_sink(
+        [("value", "string"), ("partition", "int"), ("headers", "array<struct<key:string,value:binary>>")],
+        True,
+        "kafka",
+    )
     for shape, fields, text in (
         ("mqtt", [("mqttTopic", "string")], r"'body' \(binary or string\) is missing"),
         ("mqtt", [("body", "string")], "set the option 'topic', or give each row its own in a column 'mqttTopic'"),
@@ -151,7 +155,8 @@ def test_schemas_of_shapes() -> None:
         ),
         ("amqp", [("body", "string"), ("priority", "bigint")], "'priority' is bigint; allowed is int"),
         ("cloudevents", [("data", "string"), ("id", "string"), ("type", "string")], "'source' .* is missing"),
-        ("kafka", [("value", "string"), ("partition", "int")], "'partition' cannot be written .the key chooses"),
+        ("kafka", [("value", "string"), ("partition", "bigint")], "'partition' is bigint; allowed is int"),
+        ("kafka", [("value", "string"), ("offset", "bigint")], "'offset' cannot be written; allowed are value, key,"),
     ):
         with pytest.raises(SchemaError, match=text):
             check_sink(fields, False, shape)

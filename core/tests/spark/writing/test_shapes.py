@@ -123,6 +123,17 @@ def test_kafka(cluster: FakeCluster) -> None:
     assert pairs(rows[2]) == {}
 
 
+def test_kafkas_partition_goes_before_the_key(cluster: FakeCluster) -> None:
+    given = {
+        "value": [b"%d" % number for number in range(8)],
+        "key": [b"k"] * 8,
+        "partition": pa.array([3, 1, None, 0, 1, None, 2, 3], pa.int32()),
+    }
+    queues = {row.body: row.queue_id for row in write(cluster, "kafka", given, "t")}
+    assert [queues[b"%d" % number] for number in (0, 1, 3, 4, 6, 7)] == [3, 1, 0, 1, 2, 3]
+    assert queues[b"2"] == queues[b"5"]
+
+
 @pytest.mark.parametrize(
     ("view", "columns", "text"),
     [
@@ -162,6 +173,11 @@ def test_bad_events(cluster: FakeCluster, changed: dict[str, Any], text: str) ->
         ({"key": [b"k", b"\xff"]}, r"row 1: key is no UTF-8: b'\\xff'"),
         ({"headers": pa.array([None, [{"key": "h", "value": b"\xff"}]], HEADERS)}, "row 1: the value of a header"),
         ({"value": [b"x", None]}, "row 1 .*the body is null"),
+        ({"partition": pa.array([0, -1], pa.int32())}, "row 1: partition is -1; they begin with 0"),
+        (
+            {"partition": pa.array([3, 4], pa.int32())},
+            r"row 1 \(topic 't'\): partition is 4, and the topic has 4 that can be written, from 0 on",
+        ),
     ],
 )
 def test_bad_kafka_rows(cluster: FakeCluster, changed: dict[str, Any], text: str) -> None:
