@@ -35,6 +35,8 @@ _PREFIX_LENGTH: Final = len(_PREFIX)
 _CACHED_TYPE_MAX: Final = 256
 """Longer event types are encoded each time, so that the cache has a bound in bytes."""
 _NO_NAMES: Final[Mapping[str, str]] = {}
+LATE_ATTRIBUTES: Final = frozenset({"id", "time"})
+"""Of a message that was no event these are known when it is stored, not before."""
 _NOT_COPIED: Final = frozenset({props.EXCHANGE, props.RETAIN, DLQ_REASON, DLQ_STATUS, DLQ_ATTEMPTS})
 """Properties that a dead letter must not carry on: an exchange of origin would route it again, retain would keep it."""
 
@@ -91,6 +93,34 @@ def from_message(message: Message, source: str, long_topics: Mapping[str, str] =
     """
     pairs = props.decode(message.properties)
     body = inflated(message)
+    attributes = _posted(pairs)
+    if attributes is None:
+        return Event(_synthetic(message, pairs, source, long_topics) | _late(message, pairs), body)
+    types: dict[str, str] = {}
+    for item in pairs.get(ATTRIBUTE_TYPES, "").split():
+        name, _, kind = item.partition("=")
+        if name in attributes and is_of_type(attributes[name], kind):
+            types[name] = kind
+    state = pairs.get(DATA_STATE)
+    if body or state is None:
+        return Event(attributes, body, DataState.PRESENT, types)
+    return Event(attributes, body, DataState.NULL if state == DataState.NULL.value else DataState.ABSENT, types)
+
+
+def attributes_before(
+    message: Message, source: str, long_topics: Mapping[str, str] = _NO_NAMES
+) -> tuple[dict[str, str], bool]:
+    """The attributes of `from_message` for a message that is being stored, and whether those of `LATE_ATTRIBUTES` are still to come: of
+    a message that was no event they are known behind the append."""
+    pairs = props.decode(message.properties)
+    attributes = _posted(pairs)
+    if attributes is not None:
+        return attributes, False
+    return _synthetic(message, pairs, source, long_topics), True
+
+
+def _posted(pairs: dict[str, str]) -> dict[str, str] | None:
+    """Attributes of an event as it was posted; None: it was none."""
     attributes = {
         name[_PREFIX_LENGTH:]: value
         for name, value in pairs.items()
@@ -98,32 +128,27 @@ def from_message(message: Message, source: str, long_topics: Mapping[str, str] =
         if name.startswith(_PREFIX) and is_name(name[_PREFIX_LENGTH:])
     }
     if any(name not in attributes for name in REQUIRED) or attributes["specversion"] != SPECVERSION:
-        return _synthetic(message, pairs, source, body, long_topics)
-    types: dict[str, str] = {}
+        return None
     for item in pairs.get(ATTRIBUTE_TYPES, "").split():
         name, _, kind = item.partition("=")
         if kind == "e" and is_name(name):
             attributes.setdefault(name, "")
-        if name in attributes and is_of_type(attributes[name], kind):
-            types[name] = kind
     content_type = attributes.get("datacontenttype")
     if content_type is not None and media_kind(content_type) is None:
         del attributes["datacontenttype"]  # Written by a native client: not to be put into a header.
-    state = pairs.get(DATA_STATE)
-    if body or state is None:
-        return Event(attributes, body, DataState.PRESENT, types)
-    return Event(attributes, body, DataState.NULL if state == DataState.NULL.value else DataState.ABSENT, types)
+    return attributes
 
 
-def _synthetic(
-    message: Message, pairs: dict[str, str], source: str, body: bytes, long_topics: Mapping[str, str]
-) -> Event:
+def _late(message: Message, pairs: dict[str, str]) -> dict[str, str]:
+    """`LATE_ATTRIBUTES` of a message that was no event."""
+    return {"id": pairs.get(props.UNIQ_KEY) or offset_message_id(message), "time": timestamp(message.store_ms)}
+
+
+def _synthetic(message: Message, pairs: dict[str, str], source: str, long_topics: Mapping[str, str]) -> dict[str, str]:
     attributes = {
         "specversion": SPECVERSION,
-        "id": pairs.get(props.UNIQ_KEY) or offset_message_id(message),
         "source": source,
         "type": type_of_tag(message.tag) or "message",
-        "time": timestamp(message.store_ms),
     }
     subject = _subject(message, pairs.get(props.ORIGIN, ""), long_topics)
     if subject:
@@ -133,7 +158,7 @@ def _synthetic(
     sharding_key = pairs.get(props.SHARDING_KEY, "")
     if sharding_key and is_string(sharding_key):
         attributes["partitionkey"] = sharding_key
-    return Event(attributes, body)
+    return attributes
 
 
 @lru_cache(maxsize=1024)

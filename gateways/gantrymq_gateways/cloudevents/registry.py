@@ -15,20 +15,25 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from gantrymq.auth.resources import Action
-from gantrymq.broker.port import EARLIEST, END, CursorInfo, Start, TopicInfo
+from gantrymq.broker.port import EARLIEST, FIND, CursorInfo, Start, TopicInfo
 from gantrymq.metrics import Metrics
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.http.problems import Problem, Respond, respond_problem
+from gantrymq.net.procedures.driver import Steps, call, run
 from gantrymq_gateways.cloudevents.access import check, may_subscribe
 from gantrymq_gateways.cloudevents.door import JSON_HEADER
 from gantrymq_gateways.cloudevents.mapping import timestamp
+from gantrymq_gateways.cloudevents.places import OwnQueues, group_of
 from gantrymq_gateways.cloudevents.push.delivery import Push, PushHost
 from gantrymq_gateways.cloudevents.rules.guard import SinkGuard
 from gantrymq_gateways.cloudevents.subscription import (
+    Past,
     Subscription,
+    is_gone,
     parse_subscription,
     read_stored,
+    stored_light,
     stored_topic,
 )
 from gantrymq_gateways.cloudevents.wire.constants import SUBSCRIPTION_BYTES_MAX, SUBSCRIPTION_TABLE
@@ -74,6 +79,7 @@ class _Invalid:
     reason: str
     topic: str
     """Where its places are; empty if the row does not tell."""
+    light: int
 
 
 class Registry:
@@ -87,7 +93,10 @@ class Registry:
         self._subscriptions_max = subscriptions_max
         self._records: dict[str, _Record] = {}
         self._invalid: dict[str, _Invalid] = {}
-        self._creating = 0
+        self._creating: set[str] = set()
+        self._removing: set[str] = set()
+        """Until the table tells that their rows are gone: what it tells before is old."""
+        self._own = OwnQueues(host.port, host.topics, host.config.source)
         self._up = False
         self._is_loaded = False
         self._polling = False
@@ -175,10 +184,13 @@ class Registry:
             log.warning("subscriptions cannot be read: %s", rows)
             self._later(REOPEN_MS, self._reload)
             return
+        self._removing.clear()
         for name in [name for name in (*self._records, *self._invalid) if name not in rows]:
             self._forget(name)
         for name, value in rows.items():
             self._on_change(name, value)
+            if is_gone(value):  # Whoever deleted it did not come to its end.
+                self._remove(name, stored_light(value))
         self._is_loaded = True
         on_loaded, self.on_loaded = self.on_loaded, None
         if on_loaded is not None:
@@ -209,7 +221,9 @@ class Registry:
     def _on_change(self, name: str, value: bytes | None) -> None:
         if self._stopped:
             return
-        if value is None:
+        if value is None or name in self._removing or is_gone(value):
+            if value is None:
+                self._removing.discard(name)
             self._forget(name)
             return
         record = self._records.get(name)
@@ -219,12 +233,12 @@ class Registry:
             # Kept in the table and not delivered: a filter that cannot be read must not widen what is sent.
             log.warning("subscription %s is not delivered: %s", name, error)
             if record is None:
-                self._invalid[name] = _Invalid(error.text, stored_topic(value))
+                self._invalid[name] = _Invalid(error.text, stored_topic(value), stored_light(value))
             return
         self._invalid.pop(name, None)
         if record is None:
             record = self._records[name] = _Record(subscription)
-        elif record.push is None:
+        elif record.push is None and not record.opening:
             record.subscription = subscription
         record.subscription.paused = self._missing(record.subscription)
         if subscription.disabled:
@@ -251,7 +265,7 @@ class Registry:
             record.push.stop(port_lost)
             record.push = None
         if record.epoch and not port_lost:
-            self._port.drop_lease(_lease(record.subscription.id), record.epoch)
+            self._port.drop_lease(group_of(record.subscription.id), record.epoch)
         record.epoch = 0
 
     def _put(self, subscription: Subscription, done: Callable[[Any, Any], None]) -> None:
@@ -303,13 +317,52 @@ class Registry:
                 done(result)
                 return
             push = Push(self._host, subscription, lambda reason: self._disable(record, reason))
-            self._open_places(push, result, lambda error: placed(push, error))
+            if subscription.matches_all and not subscription.light:
+                self._open_places(push, result, lambda error: placed(push, error))
+            else:
+                run(self._open_own(record, push, result), lambda error: placed(push, error))
 
         def placed(push: Push, error: GantryError | None) -> None:
             record.push = push
             done(error)
 
-        self._port.take_lease(_lease(subscription.id), False, lambda name: self._lease_lost(record), None, leased)
+        self._port.take_lease(group_of(subscription.id), False, lambda name: self._lease_lost(record), None, leased)
+
+    def _open_own(self, record: _Record, push: Push, topic: TopicInfo) -> Steps:
+        subscription = record.subscription
+
+        def before_row() -> None:
+            # Known before the table's watcher tells of it, so that nobody opens it a second time.
+            self._records.setdefault(subscription.id, record)
+
+        own: int = yield from self._own.open(subscription, topic, before_row)
+        if subscription.past is Past.NONE:
+            push.add_own_place(own)
+            return
+        error: GantryError | None = yield lambda token, done: self._open_places(push, topic, partial(done, token))
+        if error is not None:
+            raise error
+        yield from self._own.opened_past(subscription)
+        push.read_to_end(lambda: self._leave_past(record, push, own))
+
+    def _leave_past(self, record: _Record, push: Push, own: int) -> None:
+        """What there was before the subscription had its own queue is delivered."""
+        topic = self._host.topics.native_of_either(record.subscription.topic)
+
+        def steps() -> Steps:
+            info: TopicInfo = yield call(self._port.ensure_topic, topic, not names.is_closed_to_gateways(topic))
+            yield from self._own.leave_past(record.subscription, push.seen, info)
+
+        def ended(error: GantryError | None) -> None:
+            if record.push is not push:
+                return
+            if error is None:
+                push.add_own_place(own)
+                return
+            log.warning("subscription %s does not go on for now: %s", record.subscription.id, error)
+            self._later(REOPEN_MS, lambda: self._leave_past(record, push, own) if record.push is push else None)
+
+        run(steps(), ended)
 
     def _open_places(self, push: Push, topic: TopicInfo, done: Callable[[GantryError | None], None]) -> None:
         """Cursors for the queues of `topic` that `push` has none in."""
@@ -335,7 +388,7 @@ class Registry:
             # A queue without a cursor came later than the subscription (more queues, or the topic was deleted and made
             # again): all in it is to be delivered.
             start: Start = EARLIEST if subscription.placed else subscription.start
-            self._port.open_cursor(f"{topic.name}/{queue}", f"ce:{subscription.id}", start, queue, opened)
+            self._port.open_cursor(f"{topic.name}/{queue}", group_of(subscription.id), start, queue, opened)
 
     def _lease_lost(self, record: _Record) -> None:
         record.epoch = 0
@@ -376,7 +429,9 @@ class Registry:
         for record in self._records.values():
             push = record.push
             topic = topics.get(self._host.topics.native_of_either(record.subscription.topic))
-            if push is not None and topic is not None and topic.read_queues > len(push.queues):
+            if push is None or topic is None or push.has_own_queue:
+                continue
+            if topic.read_queues > len(push.queues):
                 self._open_places(push, topic, lambda error, record=record: self._grown(record, error))  # type: ignore[misc]
 
     @staticmethod
@@ -412,22 +467,22 @@ class Registry:
         self._refuse_unloaded()
         if not self._up:
             raise GantryError(ErrorCode.UNAVAILABLE)
-        if len(self._records) + self._creating >= self._subscriptions_max:
+        if len(self._records.keys() | self._creating) >= self._subscriptions_max:
             raise Problem(403, f"there are {self._subscriptions_max} subscriptions, the limit; delete one first")
-        self._creating += 1
+        self._creating.add(subscription.id)
         record = _Record(subscription, opening=True)
         self._open(record, lambda error: self._opened(record, error, respond))
 
     def _opened(self, record: _Record, error: GantryError | None, respond: Respond) -> None:
         if error is not None:
-            self._creating -= 1
+            self._creating.discard(record.subscription.id)
             self._undo(record)
             respond_problem(respond, problem_of(error))
             return
         subscription = record.subscription
 
         def stored(token: Any, result: object) -> None:
-            self._creating -= 1
+            self._creating.discard(subscription.id)
             record.opening = False
             if isinstance(result, GantryError):
                 self._undo(record)
@@ -442,7 +497,10 @@ class Registry:
 
         # Known before the table's watcher tells of it, so that nobody opens it a second time.
         self._records[subscription.id] = record
-        self._put(subscription, stored)
+        if subscription.light:  # Its row was stored before its queue was used.
+            stored(None, None)
+        else:
+            self._put(subscription, stored)
 
     def _undo(self, record: _Record) -> None:
         self._records.pop(record.subscription.id, None)
@@ -451,6 +509,8 @@ class Registry:
                 self._port.delete_cursor(cursor, record.subscription.id, _logged)
             record.push = None
         self._end(record, port_lost=not self._up)
+        if record.subscription.light:
+            self._remove(record.subscription.id, record.subscription.light)
 
     def list_all(self, respond: Respond, asker: Identity | None = None) -> None:
         """`GET /subscriptions`: those of topics that one may subscribe to. Raises GantryError."""
@@ -497,7 +557,8 @@ class Registry:
     def delete(self, subscription_id: str, respond: Respond, asker: Identity | None = None) -> None:
         """`DELETE /subscriptions/{id}`. Raises Problem, GantryError."""
         record = self._known(subscription_id, asker)
-        topic = self._invalid[subscription_id].topic if record is None else record.subscription.topic
+        kept = self._invalid[subscription_id] if record is None else record.subscription
+        topic, light = kept.topic, kept.light
 
         def deleted(token: Any, result: object) -> None:
             if isinstance(result, GantryError):
@@ -506,9 +567,26 @@ class Registry:
             if record is None or record.push is None:
                 self._drop_places(subscription_id, topic)
             self._forget(subscription_id)
+            if light:
+                self._remove(subscription_id, light)
             respond(204, (), b"")
 
-        self._port.put(SUBSCRIPTION_TABLE, [(subscription_id, None)], subscription_id, deleted)
+        if light:
+            self._own.mark_gone(subscription_id, light, subscription_id, deleted)
+        else:
+            self._port.put(SUBSCRIPTION_TABLE, [(subscription_id, None)], subscription_id, deleted)
+
+    def _remove(self, subscription_id: str, light: int) -> None:
+        """Remove the queue of a subscription that is no more, and its row; again until it is done."""
+        self._removing.add(subscription_id)
+
+        def ended(error: GantryError | None) -> None:
+            if error is None or not self._up:  # Where the broker is lost, the row is found when it is back.
+                return
+            log.warning("subscription %s: its queue cannot be removed for now: %s", subscription_id, error)
+            self._later(REOPEN_MS, lambda: self._remove(subscription_id, light))
+
+        run(self._own.remove(subscription_id, light), ended)
 
     def _drop_places(self, subscription_id: str, topic_name: str) -> None:
         """Delete the places of a subscription that nobody delivers (disabled, invalid): they would keep the log alive."""
@@ -522,7 +600,7 @@ class Registry:
         def found(token: Any, result: TopicInfo | GantryError) -> None:
             if not isinstance(result, GantryError):
                 for queue in range(result.read_queues):
-                    self._port.open_cursor(f"{topic}/{queue}", f"ce:{subscription_id}", END, None, opened)
+                    self._port.open_cursor(f"{topic}/{queue}", group_of(subscription_id), FIND, None, opened)
 
         def opened(token: Any, result: CursorInfo | GantryError) -> None:
             if not isinstance(result, GantryError):
@@ -548,10 +626,6 @@ class Registry:
 def _count_lag(push: Push, result: list[CursorInfo | None] | GantryError) -> None:
     if not isinstance(result, GantryError):
         push.lag = sum([info.ready + info.unacked for info in result if info is not None])
-
-
-def _lease(subscription_id: str) -> str:
-    return f"ce:{subscription_id}"
 
 
 def _shown_invalid(subscription_id: str, invalid: _Invalid) -> dict[str, Any]:

@@ -6,8 +6,9 @@ What the door does not do is refused by name, never ignored.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -17,7 +18,8 @@ import msgspec
 from gantrymq.broker.port import Start
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq_gateways.cloudevents.rules.filters import Attributes, Test, compile_filters
+from gantrymq_gateways.cloudevents.mapping import LATE_ATTRIBUTES
+from gantrymq_gateways.cloudevents.rules.filters import Attributes, Test, compile_filters, names_in
 from gantrymq_gateways.cloudevents.rules.guard import SinkGuard
 from gantrymq_gateways.cloudevents.wire.constants import (
     FILTERS_MAX,
@@ -61,6 +63,19 @@ class Sink:
         return self.secure, self.host, self.port
 
 
+class Past(StrEnum):
+    """How a subscription with filters comes to its own queue (`places.py`)."""
+
+    NONE = ""
+    """It has its own queue alone."""
+    OPENING = "opening"
+    """It is to have places in the queues of its topic."""
+    OPEN = "open"
+    """It has them, and is delivered from there until nothing is left."""
+    CLOSING = "closing"
+    """It is done with them."""
+
+
 @dataclass(slots=True)
 class Subscription:
     """One subscription. `document`: the members that the client gave, defaults of `config` filled in."""
@@ -78,12 +93,19 @@ class Subscription:
     types: frozenset[str] = frozenset()
     source: str = ""
     test: Test | None = None
+    is_late: bool = False
+    """A filter asks for what a message that was no event is called, which a route cannot know."""
     placed: bool = False
     """It once had a cursor in every queue of its topic; it is stored only then."""
     disabled: str = ""
     """Why deliveries have stopped for good; empty while they go on."""
     owner: str = ""
     """The user who made it; empty: nobody was asked."""
+    light: int = 0
+    """The queue that its route leads to; 0: it has no filter, or none yet."""
+    past: Past = Past.NONE
+    seen: dict[str, int] = field(default_factory=dict)
+    """How far each queue of its topic was read before its own queue took over: store host (hexadecimal) `/` queue id to the last log position there."""
     paused: str = ""
     """Why nothing is delivered for now: its owner may not have it. Not stored: rights say so."""
 
@@ -114,8 +136,12 @@ class Subscription:
 
     def stored(self) -> bytes:
         """Value of the table."""
-        stored = {"document": self.document, "disabled": self.disabled}
-        return msgspec.json.encode(stored | ({"owner": self.owner} if self.owner else {}))
+        stored: dict[str, Any] = {"document": self.document, "disabled": self.disabled}
+        if self.owner:
+            stored["owner"] = self.owner
+        if self.light:
+            stored |= {"light": self.light, "past": self.past, "seen": self.seen}
+        return msgspec.json.encode(stored)
 
 
 def parse_sink(text: Any, guard: SinkGuard) -> Sink:
@@ -202,6 +228,7 @@ def parse_subscription(subscription_id: str, document: Any, guard: SinkGuard) ->
         frozenset(types),
         source,
         test,
+        any(not LATE_ATTRIBUTES.isdisjoint(names_in(each)) for each in filters),
     )
 
 
@@ -246,10 +273,13 @@ def read_stored(subscription_id: str, value: bytes, guard: SinkGuard) -> Subscri
     try:
         stored = msgspec.json.decode(value)
         subscription = parse_subscription(subscription_id, stored["document"], guard)
-        subscription.placed = True
         subscription.disabled = str(stored["disabled"])
         subscription.owner = str(stored.get("owner", ""))
-    except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
+        subscription.light = int(stored.get("light", 0))
+        subscription.past = Past(stored.get("past", ""))
+        subscription.seen = {str(queue): int(position) for queue, position in stored.get("seen", {}).items()}
+        subscription.placed = subscription.past is not Past.OPENING
+    except (msgspec.DecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise SubscriptionError(f"stored subscription {subscription_id} cannot be read: {error}") from None
     return subscription
 
@@ -271,3 +301,25 @@ def stored_topic(value: bytes) -> str:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, TypeError, IndexError):
         return ""
     return topic if isinstance(topic, str) else ""
+
+
+def stored_light(value: bytes) -> int:
+    """The queue of a row that may be one `read_stored` refuses; 0 if it tells none."""
+    try:
+        light = msgspec.json.decode(value)["light"]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, TypeError, IndexError):
+        return 0
+    return light if type(light) is int else 0
+
+
+def gone_row(light: int) -> bytes:
+    """Value of a subscription that was deleted and whose queue is still to be removed."""
+    return msgspec.json.encode({"gone": True, "light": light})
+
+
+def is_gone(value: bytes) -> bool:
+    """Whether a row says so."""
+    try:
+        return msgspec.json.decode(value).get("gone") is True
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, AttributeError):
+        return False

@@ -14,6 +14,7 @@ from gantrymq_gateways.cloudevents.publish import Publisher
 from gantrymq_gateways.cloudevents.push.delivery import DeliveryConfig, PushHost
 from gantrymq_gateways.cloudevents.push.retry import RetryPolicy
 from gantrymq_gateways.cloudevents.registry import Registry
+from gantrymq_gateways.cloudevents.routes import EventRoutes
 from gantrymq_gateways.cloudevents.rules.guard import SinkGuard
 from gantrymq_gateways.cloudevents.surroundings import Surroundings
 from gantrymq_gateways.cloudevents.wire.client_connection import Answer
@@ -67,7 +68,7 @@ class FakeSender:
 
 class Rig:
     def __init__(self, port=None, mode="immediate", seed=0, clock=None, anonymous=False, authority=None, **limits):
-        self.port = port or FakePort(seed, mode)
+        self.port = port or FakePort(seed, mode, {"events": EventRoutes})
         self.clock = clock or ManualClock()
         self.wheel = ManualWheel(self.clock)
         self.turn = ManualTurn()

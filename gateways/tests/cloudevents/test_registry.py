@@ -37,10 +37,11 @@ def test_life(rig):
     assert rig.request("GET", "/subscriptions")[2] == [shown]
     fares = {"delivery": {"lag": 0, "inflight": 0}}
     assert rig.request("GET", f"/subscriptions/{name}")[::2] == (200, shown | fares)
-    assert len(rig.port.cursors) == 4
+    assert [cursor.queue for cursor in rig.port.cursors.values()] == ["~1"]
     assert rig.request("DELETE", f"/subscriptions/{name}")[0] == 204
     assert rig.request("GET", "/subscriptions")[2] == []
     assert rig.request("GET", f"/subscriptions/{name}")[0] == 404
+    assert (rig.port.lights, rig.port.routes) == (set(), {})
     assert rig.request("DELETE", f"/subscriptions/{name}")[0] == 404
     assert (rig.port.cursors, rig.port.leases, rig.port.tables[SUBSCRIPTION_TABLE]) == ({}, {}, {})
 

@@ -56,7 +56,9 @@ async def subscriptions(reach: Any, protocol: str) -> list[Row]:
     found: list[Row] = []
     if protocol in ("", EVENTS):
         for key, value in sorted((await reach.rows(SUBSCRIPTIONS)).items()):
-            found.append(await _webhook(reach, key, json.loads(value)))
+            row = json.loads(value)
+            if "document" in row:  # else it is being deleted
+                found.append(await _webhook(reach, key, row))
     if protocol in ("", MQTT):
         for client, value in sorted((await reach.rows(SESSIONS)).items()):
             for text, each in sorted(json.loads(value)["s"].items()):
@@ -76,11 +78,14 @@ async def _webhook(reach: Any, key: str, row: Row) -> Row:
         queues = info.read_queues
     except GantryError:  # its topic is not there
         queues = 0
-    disabled = row.get("disabled", "")
+    disabled, light = row.get("disabled", ""), row.get("light", 0)
+    places = [(f"~{light}", f"ce:{key}")] if light else []
+    if not light or row.get("past"):  # no filter, or it is not yet delivered from its own queue alone
+        places += [(f"{topic}/{queue}", f"ce:{key}") for queue in range(queues)]
     return {
         "subscription": key, "protocol": EVENTS, "to": document.get("sink", ""), "topic": topic,
         "status": "disabled" if disabled else "active", "last_error": disabled, "types": document.get("types", []),
-        "filters": document.get("filters", []), "places": [(f"{topic}/{queue}", f"ce:{key}") for queue in range(queues)],
+        "filters": document.get("filters", []), "places": places,
     }  # fmt: skip
 
 

@@ -1,8 +1,8 @@
 """Push delivery of one subscription: from the queues of its topic to its sink.
 
-A subscription has a place (cursor) in every queue of its topic. What it acquires goes into lanes, one per sharding key: a
-lane has one event in flight, in order; lanes go on in parallel up to a limit. Filters are applied here, so entries that
-do not match are done at once. A sink that asks for a pause gets one, and fewer requests at a time (`Pace`). After the last attempt the event goes to `%DLQ%<id>` and the lane goes on.
+A subscription without filters has a place (cursor) in every queue of its topic, one with filters in a queue of its own, which holds what they match
+(`routes.py`); while it begins in the past, in every queue of its topic, and filters are applied here (`places.py`). What it acquires goes into lanes, one
+per sharding key: a lane has one event in flight, in order; lanes go on in parallel up to a limit. A sink that asks for a pause gets one, and fewer requests at a time (`Pace`). After the last attempt the event goes to `%DLQ%<id>` and the lane goes on.
 No I/O of its own: the port, the sender, time and chance are arguments.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from gantrymq.broker.port import BrokerPort, Delivery, Outcome
+from gantrymq.broker.port import POSITION_MASK, BrokerPort, Delivery, Outcome
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq_gateways.cloudevents.long_topics import LongTopics
@@ -23,7 +23,7 @@ from gantrymq_gateways.cloudevents.numbers import Came, EventNumbers, LastAttemp
 from gantrymq_gateways.cloudevents.push.pace import Pace
 from gantrymq_gateways.cloudevents.push.retry import RetryPolicy, Verdict, retry_after_ms, verdict_of
 from gantrymq_gateways.cloudevents.rules.filters import Attributes
-from gantrymq_gateways.cloudevents.subscription import Sink, Subscription
+from gantrymq_gateways.cloudevents.subscription import Past, Sink, Subscription
 from gantrymq_gateways.cloudevents.surroundings import Surroundings
 from gantrymq_gateways.cloudevents.wire.client_connection import Answer
 from gantrymq_gateways.cloudevents.wire.codec import encode_request
@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 
 HOLDER_BASE: Final = 0xCE << 40
 """Holders of this door, apart from the numbers of other doors at the same port."""
+OWN: Final = -1
+"""Instead of a queue id of the topic: the subscription's own queue."""
 OVERLOADED: Final = frozenset({429, 503})
 """Statuses of a sink that has too much to do."""
 ATTRIBUTES_MAX: Final = 256
@@ -148,15 +150,17 @@ class PushHost:
 
 
 class _Place:
-    """A cursor in one queue of the topic."""
+    """A cursor in one queue of the topic, or in the subscription's own (`OWN`)."""
 
-    __slots__ = ("acquiring", "asked", "cursor", "queue", "ready")
+    __slots__ = ("acquiring", "asked", "at_end", "cursor", "queue", "ready")
 
     def __init__(self, queue: int, cursor: int) -> None:
         self.queue = queue
         self.cursor = cursor
         self.ready = True
         self.acquiring = False
+        self.at_end = False
+        """It is read no further."""
         self.asked = 0
         """Entries that the last acquire asked for."""
 
@@ -196,6 +200,11 @@ class _Lane:
         self.burials = 0
 
 
+def _queue_of(message: Message) -> str:
+    """The broker that stored it, and its queue there: positions of one such queue ascend."""
+    return f"{message.store_host.hex()}/{message.queue_id}"
+
+
 class Push:
     """Deliveries of one subscription, from `run` to `stop`."""
 
@@ -222,6 +231,10 @@ class Push:
         self._running = False
         self._filling = False
         self._continuing = False
+        self._on_end: Callable[[], None] | None = None
+        """While the queues of its topic are read to their end: called there."""
+        self.seen = dict(subscription.seen)
+        """See `Subscription.seen`."""
 
     @property
     def held(self) -> int:
@@ -243,10 +256,27 @@ class Push:
     @property
     def queues(self) -> frozenset[int]:
         """Queue ids that have a place."""
-        return frozenset(place.queue for place in self._places.values())
+        return frozenset(place.queue for place in self._places.values() if place.queue != OWN)
+
+    @property
+    def has_own_queue(self) -> bool:
+        """Whether nothing is to be opened in the queues of its topic."""
+        return self.subscription.light > 0 and self.subscription.past in (Past.NONE, Past.CLOSING)
+
+    def add_own_place(self, cursor: int) -> None:
+        """Deliver from its own queue, and from it alone."""
+        self._places.clear()
+        self.add_place(OWN, cursor)
+
+    def read_to_end(self, on_end: Callable[[], None]) -> None:
+        """Read the queues of the topic only to where they end; `on_end` once, when all of that is delivered."""
+        self._on_end = on_end
 
     def add_place(self, queue: int, cursor: int) -> None:
         """Deliver from one more queue."""
+        if queue != OWN and self.has_own_queue:  # It was opened while the last ones came to their end.
+            self._host.port.delete_cursor(cursor, None, lambda token, result: None)
+            return
         self._places[cursor] = _Place(queue, cursor)
         if self._running:
             self._host.port.watch(cursor, self._on_ready)
@@ -263,7 +293,7 @@ class Push:
 
     def _on_ready(self, cursor: int) -> None:
         place = self._places.get(cursor)
-        if place is not None:
+        if place is not None and not place.at_end:
             place.ready = True
             self._fill()
 
@@ -286,6 +316,9 @@ class Push:
             self._continuing = True
             self._host.around.turn.at_deliver(self._continue)
         self._send_ready()
+        if self._on_end is not None and not self._held and all(place.at_end for place in self._places.values()):
+            on_end, self._on_end = self._on_end, None
+            on_end()
 
     def _wants(self, place: _Place) -> bool:
         return (
@@ -307,6 +340,7 @@ class Push:
             place.ready = False
             if result.code in (ErrorCode.NOT_FOUND, ErrorCode.QUEUE_NOT_FOUND, ErrorCode.TOPIC_NOT_FOUND):
                 self._places.pop(place.cursor, None)  # The topic is gone; its return is seen by the registry.
+                self._fill()
             elif result.code is not ErrorCode.UNAVAILABLE:
                 self._later(self._host.config.policy.first_ms, lambda: self._on_ready(place.cursor))
             return
@@ -316,9 +350,11 @@ class Push:
             return
         if len(result) < place.asked:
             place.ready = False  # The next entry calls the watcher, at once if there is one.
-        subscription = self.subscription
+            if self._on_end is not None:
+                place.at_end = True
+                self._host.port.watch(place.cursor, None)
         for delivery in result:
-            if not subscription.matches_all and not self._matches(delivery.message):
+            if not self._is_wanted(place, delivery.message):
                 self._host.settle(place.cursor, delivery.offset, Outcome.ACK)
                 continue
             self._held += 1
@@ -331,6 +367,16 @@ class Push:
                 self._ready.append(lane)
             lane.entries.append(_Entry(place.cursor, delivery))
         self._fill()
+
+    def _is_wanted(self, place: _Place, message: Message) -> bool:
+        subscription = self.subscription
+        if place.queue == OWN:
+            if self.seen and message.physical_offset & POSITION_MASK <= self.seen.get(_queue_of(message), -1):
+                return False  # It was delivered from there.
+            return not subscription.is_late or self._matches(message)
+        if self._on_end is not None:
+            self.seen[_queue_of(message)] = message.physical_offset & POSITION_MASK
+        return subscription.matches_all or self._matches(message)
 
     def _matches(self, message: Message) -> bool:
         try:
@@ -512,8 +558,10 @@ class Push:
     # -- the end -------------------------------------------------------------------------------------------------
 
     def stop(self, port_lost: bool = False) -> list[int]:
-        """End at once and give back what is held (not if the port is lost); the cursors, for who deletes them."""
+        """End at once and give back what is held (not if the port is lost); the cursors in queues of the topic, for who deletes them."""
         cursors = list(self._places)
+        of_topic = [place.cursor for place in self._places.values() if place.queue != OWN]
+        self._on_end = None
         self._running = False
         wheel = self._host.around.wheel
         if self._paused:
@@ -539,4 +587,4 @@ class Push:
         self._places.clear()
         self._host.held_bytes -= self._held_bytes
         self._held = self._held_bytes = 0
-        return cursors
+        return of_topic

@@ -104,3 +104,18 @@ def compile_filters(filters: list[Any]) -> Test | None:
     compiler = _Compiler()
     tests = [compiler.compile(expression, f"filters[{index}]", 1) for index, expression in enumerate(filters)]
     return _all(tests) if tests else None
+
+
+def names_in(expression: Any) -> set[str]:
+    """Attributes that a filter expression (one that was checked) looks at."""
+    found: set[str] = set()
+    waiting = [expression]
+    while waiting:
+        dialect, argument = next(iter(waiting.pop().items()))
+        if dialect == "not":
+            waiting.append(argument)
+        elif isinstance(argument, list):
+            waiting.extend(argument)
+        else:
+            found.update(argument)
+    return found

@@ -275,7 +275,7 @@ def test_an_event_stays_until_its_dead_letter_is_stored(rig):
 
 
 def test_a_message_that_cannot_be_read_goes_to_the_dead_letters(rig):
-    name = rig.subscribe(types=["x"])
+    name = rig.subscribe(types=["k"])
     message = Message("t", b"nonsense", b"TAGS\x01k\x02", "k")
     message.sys_flag = 1
     rig.port.submit([message], None, lambda token, result: None)
