@@ -7,6 +7,7 @@ the machine does, not what is wrong; pytest's timeout ends what hangs. What a ru
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -49,6 +50,13 @@ WISHES = (
 stay as they are; interop_tests/test_surroundings.py runs the command under all of these."""
 
 _OWN = pytest.StashKey[Path]()
+
+
+def pytest_collection_finish() -> None:
+    """Modules and tests stay to the end of the run, a million objects: the collector does not look at them again in every full collection, nor does a
+    test that asks it what is alive."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
