@@ -1,6 +1,7 @@
 """The rules that no linter knows: lengths, banned imports, orphans, sleeping tests, leaked paths, modules that nobody tests."""
 
 import ast
+import gc
 import re
 import subprocess
 import tomllib
@@ -42,6 +43,10 @@ class Source:
     def tree(self) -> ast.Module:
         return ast.parse(self.text, self.name)
 
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        return list(ast.walk(self.tree))
+
     @property
     def is_product(self) -> bool:
         return self.path.parts[0] in SOURCE_ROOTS and "tests" not in self.path.parts
@@ -71,6 +76,15 @@ def project_files() -> list[str]:
     return sorted({name for name in names if name and (ROOT / name).is_file()})
 
 
+@pytest.fixture(scope="module", autouse=True)
+def trees() -> Iterator[None]:
+    """The trees of all files are 3 million objects, in which the collector of garbage would look again and again: here, and in all tests that follow."""
+    gc.disable()
+    yield
+    sources.cache_clear()
+    gc.enable()
+
+
 @cache
 def sources() -> tuple[Source, ...]:
     names = [name for name in project_files() if name.endswith(".py")]
@@ -79,7 +93,7 @@ def sources() -> tuple[Source, ...]:
 
 def imported_modules(source: Source, package: str = "") -> Iterator[tuple[int, str]]:
     """(line, dotted name) of everything imported, `from a import b` as both `a` and `a.b`."""
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
@@ -102,7 +116,7 @@ def long_files(source: Source) -> Iterator[str]:
 def long_functions(source: Source) -> Iterator[str]:
     if not source.is_product:
         return
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             if lines > FUNCTION_LINES_MAX:
@@ -128,7 +142,7 @@ def _catches_everything(node: ast.AST | None) -> bool:
 
 
 def swallowed_failures(source: Source) -> Iterator[str]:
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         match node:
             case ast.ExceptHandler(type=kind, body=body) if _catches_everything(kind):
                 if all(isinstance(step, ast.Pass | ast.Continue) for step in body):
@@ -138,9 +152,18 @@ def swallowed_failures(source: Source) -> Iterator[str]:
                     yield f"{source.name}:{node.lineno}: suppresses every exception"
 
 
-def _sleep_names(tree: ast.Module) -> set[str]:
+def _dotted(node: ast.AST) -> str:
+    """`a.b.c` as it is written; empty for anything else."""
+    names = []
+    while isinstance(node, ast.Attribute):
+        names.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(names)]) if isinstance(node, ast.Name) else ""
+
+
+def _sleep_names(source: Source) -> set[str]:
     names = {"anyio.sleep", "asyncio.sleep", "time.sleep"}
-    for node in ast.walk(tree):
+    for node in source.nodes:
         if isinstance(node, ast.ImportFrom) and node.module in {"anyio", "asyncio", "time"}:
             names.update(alias.asname or alias.name for alias in node.names if alias.name == "sleep")
     return names
@@ -149,12 +172,12 @@ def _sleep_names(tree: ast.Module) -> set[str]:
 def sleeping_tests(source: Source) -> Iterator[str]:
     if not source.is_test:
         return
-    names = _sleep_names(source.tree)
-    for node in ast.walk(source.tree):
+    names = _sleep_names(source)
+    for node in source.nodes:
         match node:
             case ast.Call(args=[ast.Constant(0)]):
                 pass
-            case ast.Call(func=function) if ast.unparse(function) in names:
+            case ast.Call(func=function) if _dotted(function) in names:
                 yield f"{source.name}:{node.lineno}: sleeps; wait for the condition instead"
 
 
@@ -185,11 +208,11 @@ def dangerous_calls(source: Source) -> Iterator[str]:
     for line, name in imported_modules(source):
         if name.partition(".")[0] in DANGEROUS_MODULES:
             yield f"{source.name}:{line}: imports {name}: no objects are made of what others wrote"
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if not isinstance(node, ast.Call):
             continue
-        if ast.unparse(node.func) in DANGEROUS_CALLS:
-            yield f"{source.name}:{node.lineno}: calls {ast.unparse(node.func)}"
+        if (called := _dotted(node.func)) in DANGEROUS_CALLS:
+            yield f"{source.name}:{node.lineno}: calls {called}"
         shells = [word.value for word in node.keywords if word.arg == "shell"]
         if any(not isinstance(value, ast.Constant) or value.value for value in shells):
             yield f"{source.name}:{node.lineno}: starts a shell"
@@ -200,9 +223,9 @@ PRIVATE_WORDS = {"alike", "aside", "divert", "founder", "heir", "hits", "intake"
 WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
-def _identifiers(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def _identifiers(source: Source) -> Iterator[tuple[int, str]]:
     """Names that are given: of variables, arguments, attributes, functions and classes. A test's name is a sentence."""
-    for node in ast.walk(tree):
+    for node in source.nodes:
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if name.startswith("test_"):
                 continue
@@ -213,7 +236,7 @@ def _identifiers(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def private_words(source: Source) -> Iterator[str]:
-    names = [(0, source.path.stem), *_identifiers(source.tree)] if source.is_product else _identifiers(source.tree)
+    names = [(0, source.path.stem), *_identifiers(source)] if source.is_product else _identifiers(source)
     for line, name in names:
         words = [word.lower() for word in WORD.findall(name)]
         if not PRIVATE_WORDS.isdisjoint(words) and ("taken" not in words or "taken_back" in name.lower()):
@@ -227,7 +250,7 @@ def ends_read_directly(source: Source) -> Iterator[str]:
     """What consumers are given ends in one place: `StoreReader.visible_end` and its two sisters."""
     if not source.name.startswith(tuple(f"core/gantrymq/{name}" for name in GIVES_TO_CONSUMERS)):
         return
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         match node:
             case ast.Attribute(attr="max_offset", value=store) if ast.unparse(store).endswith(("store", "reader")):
                 yield f"{source.name}:{node.lineno}: ask visible_end"
@@ -267,7 +290,7 @@ def orphans(product: list[Source], roots: set[str]) -> list[str]:
     for source in product:
         package = source.module if source.path.name == "__init__.py" else source.module.rpartition(".")[0]
         used.update(name for _, name in imported_modules(source, package) if name != source.module)
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 used.add(node.value.partition(":")[0])
     return [source.name for source in product if source.module not in used and source.path.name not in NEVER_ORPHANS]
