@@ -202,3 +202,50 @@ def test_policies_survive_kill(tmp_path: Path) -> None:
         connection.close()
     finally:
         server.stop()
+
+
+def test_two_vhosts_and_the_end_of_one(managed: tuple[Gantry, httpx.Client]) -> None:
+    """The same names in both, by pika: dead letters, limits and the deletion stay in their own."""
+    server, api = managed
+    host, port = server.address("amqp")
+    words = ("--api", str(api.base_url).removesuffix("/api/"))
+    with pytest.raises(pika.exceptions.ProbableAccessDeniedError, match="vhost shop not found"):
+        pika.BlockingConnection(pika.ConnectionParameters(host, port, "shop"))
+    added = gantry("amqp", "vhost", "add", "shop", "--description", "of the shop", "--max-queues", "2", *words)
+    assert added.returncode == 0, added.stderr
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    connections = {
+        vhost: pika.BlockingConnection(pika.ConnectionParameters(host, port, vhost)) for vhost in ("/", "shop")
+    }
+    channels = {vhost: connection.channel() for vhost, connection in connections.items()}
+    for channel in channels.values():
+        channel.confirm_delivery()
+        channel.queue_declare("dead", durable=True)
+        channel.queue_declare("work", durable=True, arguments=arguments)
+    channels["shop"].basic_publish("", "work", b"x")
+    method, _, _ = channels["shop"].basic_get("work")
+    channels["shop"].basic_reject(method.delivery_tag, requeue=False)
+    until(lambda: channels["shop"].queue_declare("dead", passive=True).method.message_count == 1)
+    assert channels["/"].queue_declare("dead", passive=True).method.message_count == 0
+    with pytest.raises(
+        pika.exceptions.ChannelClosedByBroker, match="cannot declare queue 'third': queue limit in vhost 'shop'"
+    ):
+        channels["shop"].queue_declare("third")
+    channel = connections["shop"].channel()
+    method, properties, body = channel.basic_get("dead", auto_ack=True)
+    assert (method.exchange, method.routing_key, body) == ("", "dead", b"x")
+    assert properties.headers["x-death"][0]["queue"] == "work"
+    listed = gantry("amqp", "queues", "--vhost", "shop", "--json", *words).stdout.splitlines()
+    assert sorted(json.loads(line)["name"] for line in listed) == ["dead", "work"]
+    assert "of the shop" in gantry("amqp", "vhost", "list", *words).stdout
+    server.kill_and_restart()
+    host, port = server.address("amqp")
+    assert {row["name"] for row in api.get("queues/shop").json()} == {"dead", "work"}
+    late = pika.BlockingConnection(pika.ConnectionParameters(host, port, "shop"))
+    assert gantry("amqp", "vhost", "delete", "shop", *words).returncode == 0
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="vhost 'shop' is deleted"):
+        late.channel()
+    assert api.get("queues/shop").status_code == 404
+    assert {row["vhost"] for row in api.get("queues").json()} == {"/"}
+    for queue in ("dead", "work"):
+        api.delete(f"queues/%2F/{queue}")

@@ -31,6 +31,8 @@ GARBAGE = {
     "amqp_exchange": [("e", b"{"), ("e", b'{"type":1}'), ("e", b"{}")],
     "amqp_queue": [("q", b"{"), ("q", b'{"light":"1"}'), ("q", b"{}")],
     "amqp_binding": [("b", b"{"), ("b", b"{}"), ("b", b'{"source":"","to_queue":1}')],
+    "amqp_vhost": [("a\nb", b"{}"), ("v", b"{"), ("v", b'{"limits":{"max-songs":1}}')],
+    "amqp_user_limits": [("u", b"{"), ("u", b'{"limits":{"max-queues":1}}')],
     "amqp_policy": [("policy/p", b"{"), ("other/p", b'{"pattern":""}'), ("policy/p", b'{"pattern":"("}')],
     "long_topic": [("t", b"\xff\xfe")],
 }

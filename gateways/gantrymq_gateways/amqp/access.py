@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from gantrymq.auth.authority import CONFIGURE, READ, WRITE, Identity
 from gantrymq.auth.resources import Action, Kind
 from gantrymq.auth.rights import Decision
+from gantrymq_gateways.amqp.origin import ROOT, local, prefix_of
 from gantrymq_gateways.amqp.properties.mapping import topic_of
 from gantrymq_gateways.amqp.wire.constants import ACCESS_REFUSED, NOT_ALLOWED, AmqpError
 from gantrymq_gateways.amqp.wire.values import lookup, text_of
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 DOOR: Final = "amqp"
 """What the audit trail calls it."""
 
-VHOST: Final = "/"
+VHOST: Final = ROOT
 
 EXCHANGE, QUEUE = "exchange", "queue"
 ANY: Final = 3
@@ -128,15 +129,22 @@ def change_of(channel: Channel, definitions: Known, name: str, arguments: list[A
     whenever they start, and what is its connection's own (exclusive) is none."""
     if name == "queue.declare":
         queue, passive, exclusive = arguments[1], arguments[2], arguments[4]
-        return f"queue {queue}" if queue and not passive and not exclusive and queue not in definitions.queues else ""
+        new = channel.prefix + queue not in definitions.queues
+        return f"queue {queue}" if queue and not passive and not exclusive and new else ""
     if name == "exchange.declare":
         exchange, passive = arguments[1], arguments[3]
-        return "" if passive or definitions.known_exchange(exchange) is not None else f"exchange {exchange}"
+        return (
+            ""
+            if passive or definitions.known_exchange(channel.prefix + exchange) is not None
+            else f"exchange {exchange}"
+        )
     if name in ("queue.delete", "queue.purge"):
         queue = channel.queue_name(arguments[1])
-        return f"queue {queue}" if queue in definitions.queues else ""
+        return f"queue {local(queue)}" if queue in definitions.queues else ""
     if name == "exchange.delete":
-        return f"exchange {arguments[1]}" if definitions.known_exchange(arguments[1]) is not None else ""
+        return (
+            f"exchange {arguments[1]}" if definitions.known_exchange(channel.prefix + arguments[1]) is not None else ""
+        )
     return ""
 
 
@@ -147,7 +155,8 @@ def decide(identity: Identity, need: Need, vhost: str = VHOST) -> Decision:
         found = [decide(identity, (each, what, name), vhost) for each in (CONFIGURE, WRITE, READ)]
         return next((each for each in found if each.allowed), found[0])
     kind = Kind.TOPIC if what == EXCHANGE else Kind.QUEUE
-    native = topic_of(name) if what == EXCHANGE else name
+    full = prefix_of(vhost) + name
+    native = topic_of(full) if what == EXCHANGE or vhost != VHOST else name
     return identity.decide_amqp(which, vhost, name, (NATIVE[which, what], kind, native))
 
 
@@ -170,27 +179,30 @@ def check_method(identity: Identity, channel: Channel, name: str, arguments: lis
     needs = NEEDS.get(name)
     if needs is None:
         raise AmqpError(ACCESS_REFUSED, f"{name} has no declared right")
-    for need in needs(channel, arguments):
+    vhost = channel.door.vhost
+    for which, what, name_ in needs(channel, arguments):
+        need = (which, what, local(name_))
         if need[1] == QUEUE and need[2].startswith("amq.rabbitmq.reply-to"):
             continue  # the connection's own
-        if not decide(identity, need).allowed:
-            raise refused(identity, need)
+        if not decide(identity, need, vhost).allowed:
+            raise refused(identity, need, vhost)
 
 
-def check_publish(identity: Identity, exchange: str, key: str) -> None:
+def check_publish(identity: Identity, exchange: str, key: str, vhost: str = VHOST) -> None:
     """Raises AmqpError for what the user may not publish."""
     if exchange:
         need: Need = (WRITE, EXCHANGE, exchange)
-        allowed = decide(identity, need).allowed
+        allowed = decide(identity, need, vhost).allowed
     elif key.startswith("amq.rabbitmq.reply-to"):
         return  # whoever was asked may answer: the name cannot be guessed
     else:
         need = (WRITE, EXCHANGE, DEFAULT_NAME)
-        allowed = identity.decide_amqp(WRITE, VHOST, DEFAULT_NAME, (Action.PUB, Kind.QUEUE, key)).allowed
+        native = key if vhost == VHOST else topic_of(prefix_of(vhost) + key)
+        allowed = identity.decide_amqp(WRITE, vhost, DEFAULT_NAME, (Action.PUB, Kind.QUEUE, native)).allowed
     if not allowed:
-        raise refused(identity, need)
-    if not identity.decide_routing_key(WRITE, VHOST, exchange or DEFAULT_NAME, key).allowed:
-        text = f"write access to topic '{key}' in exchange '{exchange}' in vhost '{VHOST}' refused for user '{identity.name}'"
+        raise refused(identity, need, vhost)
+    if not identity.decide_routing_key(WRITE, vhost, exchange or DEFAULT_NAME, key).allowed:
+        text = f"write access to topic '{key}' in exchange '{exchange}' in vhost '{vhost}' refused for user '{identity.name}'"
         identity.refused(DOOR, "write", f"routing key {key} of exchange {exchange}", "topic permission")
         raise AmqpError(ACCESS_REFUSED, text)
 

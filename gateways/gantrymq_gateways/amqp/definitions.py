@@ -25,10 +25,20 @@ from gantrymq.net.procedures.driver import Done, Steps
 from gantrymq.net.procedures.order import Lock
 from gantrymq_gateways.amqp.exchanges.arguments import Rules, rules_of
 from gantrymq_gateways.amqp.exchanges.arguments import check_binding as check_new_binding
-from gantrymq_gateways.amqp.origin import DEFAULT_EXCHANGE, DIRECT_TOPIC, KIND
+from gantrymq_gateways.amqp.origin import (
+    DEFAULT_EXCHANGE,
+    DIRECT_TOPIC,
+    KIND,
+    ROOT,
+    local,
+    own_prefix,
+    prefix_of,
+    vhost_of,
+)
 from gantrymq_gateways.amqp.properties.mapping import topic_of
 from gantrymq_gateways.amqp.queues import policies as server
 from gantrymq_gateways.amqp.queues.arguments import policy_of
+from gantrymq_gateways.amqp.vhosts import registry
 from gantrymq_gateways.amqp.wire.constants import ACCESS_REFUSED, PRECONDITION_FAILED, AmqpError
 from gantrymq_gateways.amqp.wire.values import read_table
 
@@ -79,7 +89,7 @@ class QueueDefinition:
     @property
     def shared(self) -> bool:
         """It has a topic of its own name; the others live in one system topic."""
-        return self.durable and not self.exclusive and not self.auto_delete and not self.name.startswith("amq.")
+        return self.durable and not self.exclusive and not self.auto_delete and not local(self.name).startswith("amq.")
 
     @property
     def transient(self) -> bool:
@@ -115,6 +125,19 @@ SYSTEM_EXCHANGES: Final = {
     },
     "amq.rabbitmq.trace": Exchange("amq.rabbitmq.trace", "topic", internal=True),
 }  # fmt: skip
+"""Of every vhost."""
+
+
+def system_exchange(name: str) -> Exchange | None:
+    """By its full name."""
+    found = SYSTEM_EXCHANGES.get(local(name))
+    return found if found is None or found.name == name else replace(found, name=name)
+
+
+def system_exchanges(vhost: str) -> list[Exchange]:
+    """Those of a vhost."""
+    prefix = prefix_of(vhost)
+    return [replace(exchange, name=prefix + exchange.name) for exchange in SYSTEM_EXCHANGES.values()]
 
 
 class _ExchangeRow(msgspec.Struct):
@@ -254,6 +277,9 @@ class Definitions:
         """Changes whenever a publish may have to go elsewhere than before."""
         self.queues: dict[str, QueueDefinition] = {}
         self.policies = server.Policies()
+        self.vhosts = registry.VirtualHosts()
+        self.on_vhost_gone: Callable[[str], None] = lambda vhost: None
+        """Nobody may be in it any more."""
         self.on_policies: Callable[[], None] = lambda: None
         """They are others now."""
         self.breathe: Callable[[object, Done], None] = lambda token, on_done: on_done(token, None)
@@ -275,6 +301,8 @@ class Definitions:
     def start(self) -> Steps:
         """Load the tables, follow them, and undo what a crash left half done."""
         tables = (
+            (registry.TABLE, self._vhost_row),
+            (registry.USER_TABLE, self.vhosts.user_changed),
             (EXCHANGE_TABLE, self._exchange_row),
             (QUEUE_TABLE, self._queue_row),
             (BINDING_TABLE, self._binding_row),
@@ -300,6 +328,9 @@ class Definitions:
                 yield from self.delete_exchange(exchange)
         for sort, name, policy in list(self.policies.unfinished()):
             yield from self._finish_policy(sort, name, policy, None)
+        for vhost, row in list(self.vhosts.rows.items()):
+            if row.gone:
+                yield from self._empty_vhost(vhost)
 
     def _changed(self, table: str, apply: Callable[[str, bytes | None], None], key: str, data: bytes | None) -> None:
         """A row changed. Our own changes are in force already; what comes back late must not undo newer ones."""
@@ -341,6 +372,7 @@ class Definitions:
         old = self.queues.pop(name, None)
         if data is not None:
             self.queues[name] = queue_from(name, data)
+        self.vhosts.queues[vhost_of(name)] += (data is not None) - (old is not None)
         if old is not None and (data is None or self.queues[name].light != old.light):
             self._on_queue_gone(old)
 
@@ -381,7 +413,7 @@ class Definitions:
 
     def known_exchange(self, name: str) -> Exchange | None:
         """Without asking the broker; `find_exchange` knows native topics too."""
-        found = SYSTEM_EXCHANGES.get(name) or self._exchanges.get(name)
+        found = system_exchange(name) or self._exchanges.get(name)
         if found is None and name in self._native:
             return Exchange(name, "topic")
         return found
@@ -392,7 +424,7 @@ class Definitions:
         if found is not None:
             return found
         topic = topic_of(name)
-        if name in self._exchanges or name == DEFAULT_EXCHANGE or names.is_closed_to_gateways(topic):
+        if name in self._exchanges or local(name) == DEFAULT_EXCHANGE or names.is_closed_to_gateways(topic):
             return None
         try:
             yield partial(self._port.ensure_topic, topic, False)
@@ -406,9 +438,10 @@ class Definitions:
 
     def create_exchange(self, exchange: Exchange) -> Steps:
         """A declaration; the caller checked that it contradicts nothing."""
+        self.vhosts.check(exchange.name)
         topic = topic_of(exchange.name)
         # Records of the default exchange carry DEFAULT_EXCHANGE as its name: an exchange called so would be taken for it.
-        if exchange.name == DEFAULT_EXCHANGE or names.is_closed_to_gateways(topic):
+        if local(exchange.name) == DEFAULT_EXCHANGE or names.is_closed_to_gateways(topic):
             raise AmqpError(ACCESS_REFUSED, f"exchange name '{exchange.name}' is reserved")
         if self._declared >= self._limits.exchanges_max:
             text = f"cannot declare exchange '{exchange.name}' in vhost '/': limit of {self._limits.exchanges_max} is reached"
@@ -432,6 +465,7 @@ class Definitions:
 
     def create_queue(self, wanted: QueueDefinition) -> Steps:
         """Light queue, cursor and default binding. Returns (definition, cursor)."""
+        self.vhosts.check_queue(wanted.name)
         if len(self.queues) >= self._limits.queues_max:
             text = f"cannot declare queue '{wanted.name}' in vhost '/': queue limit of {self._limits.queues_max} is reached"
             raise AmqpError(PRECONDITION_FAILED, text)
@@ -534,6 +568,7 @@ class Definitions:
         found = self._bindings.get(binding.row)
         if found is not None and found.finished:
             return
+        self.vhosts.check(binding.source)
         if len(self._bindings) >= self._limits.bindings_max:
             text = f"cannot bind '{binding.destination}' to '{binding.source}': limit of {self._limits.bindings_max} bindings is reached"
             raise AmqpError(PRECONDITION_FAILED, text)
@@ -584,7 +619,8 @@ class Definitions:
 
     @staticmethod
     def _alternate(exchange: Exchange, policies: server.Policies) -> str:
-        return exchange.rules.alternate or server.alternate_of(policies.of_exchange(exchange.name)[1])
+        found = exchange.rules.alternate or server.alternate_of(policies.of_exchange(exchange.name)[1])
+        return own_prefix(exchange.name) + found if found else ""
 
     def _set_alternate(self, exchange: Exchange, alternate: str) -> Steps:
         topic = topic_of(exchange.name)
@@ -595,8 +631,9 @@ class Definitions:
             yield partial(self._port.remove_routes, [_alternate_id(exchange.name)])
 
     def set_policy(self, sort: str, name: str, policy: server.ServerPolicy | None) -> Steps:
-        """Make, change or delete (None) one; when this ends, what it concerns has it. The caller holds the lock."""
-        count = len(self.policies.all(sort))
+        """Make, change or delete (None) one, by its full name; when this ends, what it concerns has it. The caller holds the lock."""
+        self.vhosts.check(name)
+        count = len(self.policies.all(sort, vhost_of(name)))
         if policy is not None and self.policies.get(sort, name) is None and count >= server.POLICIES_MAX:
             text = f"cannot set policy '{name}' in vhost '/': limit of {server.POLICIES_MAX} is reached"
             raise AmqpError(PRECONDITION_FAILED, text)
@@ -619,7 +656,7 @@ class Definitions:
             if queue.finished and (before is None or now != self.broker_policy(queue, before)):
                 yield from self._tell_queue(queue, now or Policy(name=queue.name, row=(QUEUE_TABLE, queue.name)))
         declared = [exchange for exchange in self._exchanges.values() if exchange is not None]
-        for exchange in [*SYSTEM_EXCHANGES.values(), *declared]:
+        for exchange in [*system_exchanges(vhost_of(name)), *declared]:
             alternate = self._alternate(exchange, self.policies)
             if before is None or alternate != self._alternate(exchange, before):
                 yield from self._set_alternate(exchange, alternate)
@@ -634,6 +671,58 @@ class Definitions:
                 raise
             return  # it went meanwhile
         yield partial(self._port.set_policy, info.cursor, policy)
+
+    # Virtual hosts.
+
+    def _vhost_row(self, name: str, data: bytes | None) -> None:
+        self.version += 1
+        self.vhosts.changed(name, data)
+        if self.vhosts.get(name) is None:
+            self.on_vhost_gone(name)
+
+    def set_vhost(self, name: str, row: registry.VirtualHost) -> Steps:
+        """Make or change one. Raises ValueError. The caller holds the lock."""
+        if name not in self.vhosts.rows and name != ROOT:
+            registry.check_name(name)
+            if names.is_closed_to_gateways(topic_of(prefix_of(name) + "queue")):
+                raise ValueError(f"the name {name!r} is reserved")
+            if len(self.vhosts.rows) >= registry.VHOSTS_MAX:
+                raise ValueError(f"limit of {registry.VHOSTS_MAX} vhosts is reached")
+        yield from self._put(registry.TABLE, self._vhost_row, [(name, registry.row_value(row))])
+
+    def set_user_limits(self, user: str, limits: dict[str, int]) -> Steps:
+        """All limits of a user; without any he has no row. Raises ValueError. The caller holds the lock."""
+        known = self.vhosts.user_limits
+        if limits and user not in known and len(known) >= registry.USERS_MAX:
+            raise ValueError(f"limit of {registry.USERS_MAX} users with limits is reached")
+        row = registry.row_value(registry.UserLimits(limits)) if limits else None
+        yield from self._put(registry.USER_TABLE, self.vhosts.user_changed, [(user, row)])
+
+    def delete_vhost(self, name: str) -> Steps:
+        """With all that is in it; its connections end first. The caller holds the lock."""
+        row = msgspec.structs.replace(self.vhosts.rows[name], gone=True)
+        yield from self._put(registry.TABLE, self._vhost_row, [(name, registry.row_value(row))])
+        yield from self._empty_vhost(name)
+
+    def _empty_vhost(self, vhost: str) -> Steps:
+        prefix = prefix_of(vhost)
+        for exchange in system_exchanges(vhost):
+            if self._alternate(exchange, self.policies):
+                yield from self._set_alternate(exchange, "")
+        rows: list[tuple[str, bytes | None]] = [(key, None) for key in self.policies.keys_of(vhost)]
+        if rows:
+            yield from self._put(server.TABLE, self._policy_row, rows)
+        for number, queue in enumerate(list(self.queues.values()), 1):
+            if not number % SLICE:
+                yield self.breathe
+            if queue.name.startswith(prefix):
+                yield from self.delete_queue(queue)
+        for declared in list(self._exchanges.values()):
+            if declared is not None and declared.name.startswith(prefix):
+                yield from self.delete_exchange(declared)
+        yield from self._remove_bindings([each for each in self._bindings.values() if each.source.startswith(prefix)])
+        self._native = {name for name in self._native if not name.startswith(prefix)}
+        yield from self._put(registry.TABLE, self._vhost_row, [(vhost, None)])
 
     # Leases: who keeps a transient thing alive.
 
@@ -674,7 +763,7 @@ def default_routes(queue: QueueDefinition) -> list[Route]:
     if queue.shared:
         return [_route(f"amqp.q.{queue.light}", topic_of(queue.name), expression, queue.light)]
     routes = [_route(f"amqp.q.{queue.light}", DIRECT_TOPIC, expression, queue.light)]
-    if not queue.name.startswith("amq."):
+    if not local(queue.name).startswith("amq."):
         routes.append(_route(f"amqp.n.{queue.light}", topic_of(queue.name), expression, queue.light))
     return routes
 

@@ -24,7 +24,8 @@ from gantrymq_gateways.amqp.channels.channel import Channel, Handler
 from gantrymq_gateways.amqp.login import Login
 from gantrymq_gateways.amqp.messages.publish import Publisher, PublishingChannel, UnknownExchangeError
 from gantrymq_gateways.amqp.messages.timeouts import timed_out
-from gantrymq_gateways.amqp.origin import DEFAULT_EXCHANGE
+from gantrymq_gateways.amqp.origin import DEFAULT_EXCHANGE, ROOT, local
+from gantrymq_gateways.amqp.vhosts.registry import said_in
 from gantrymq_gateways.amqp.wire.connection import Connection
 from gantrymq_gateways.amqp.wire.constants import (
     BLOCKED_CAPABILITY,
@@ -107,6 +108,10 @@ class AmqpDoor:
 
     def __init__(self, gateway: Gateway, settings: Settings) -> None:
         self.gateway = gateway
+        self.vhost = ROOT
+        """Where it is, once it is open."""
+        self._counted: list[tuple[str, str]] = []
+        """What of `VirtualHosts.present` is this connection's."""
         self.frame_max = settings.frame_max
         self._settings = settings
         self._link: Link
@@ -149,6 +154,7 @@ class AmqpDoor:
             offered = self._login.mechanisms
         self._connection = Connection(self._settings, self._authenticate, self.gateway.clock.monotonic_ms(), offered)
         self._connection.check_vhost = self._check_vhost
+        self._connection.check_channel = self._check_channel
         self._connection.update_secret = self._update_secret
         self._connection.on_failure = self._failed
         self._ending = False
@@ -235,8 +241,30 @@ class AmqpDoor:
         self.rights_changed()
 
     def _check_vhost(self, vhost: str) -> None:
+        """Raises AmqpError; else it is in."""
+        user = self._connection.user
+        self.gateway.definitions.vhosts.check_entry(vhost, user)
         if self.identity is not None:
             access.check_vhost(self.identity, vhost)
+        self.vhost = vhost
+        self._count("vhost", vhost)
+        self._count("user", user)
+
+    def _check_channel(self) -> None:
+        user = self._connection.user
+        self.gateway.definitions.vhosts.check_channel(user)
+        self._count("channels", user)
+
+    def _count(self, what: str, name: str) -> None:
+        self._counted.append((what, name))
+        self.gateway.definitions.vhosts.present[what, name] += 1
+
+    def _uncount(self, counted: list[tuple[str, str]]) -> None:
+        present = self.gateway.definitions.vhosts.present
+        for each in counted:
+            present[each] -= 1
+            if present[each] <= 0:
+                del present[each]
 
     def check_timeouts(self, now_ms: int) -> None:
         """A channel with a delivery that waits for its answer for too long is closed."""
@@ -260,7 +288,7 @@ class AmqpDoor:
             return
         for channel in list(self._channels.values()):
             for consumer in list(channel.consumers.values()):
-                if not access.decide(identity, (READ, access.QUEUE, consumer.queue.name)).allowed:
+                if not access.decide(identity, (READ, access.QUEUE, local(consumer.queue.name)), self.vhost).allowed:
                     consumer.queue.remove(consumer)
                     channel.cancelled(consumer)
                     self.gateway.consumer_left(consumer)
@@ -416,7 +444,8 @@ class AmqpDoor:
             self._connection.fail(AmqpError(INTERNAL_ERROR, "the broker is not reachable", connection=True), 0)
             return
         contents = gateway.contents(event.user)
-        self._publisher = Publisher(gateway.port, gateway.targets, contents, gateway.clock.now_ms, self)
+        targets = gateway.targets_in(self.vhost)
+        self._publisher = Publisher(gateway.port, targets, contents, gateway.clock.now_ms, self)
         log.debug("%s: open, user %s, client %s", self._link.peer, event.user, event.client)
 
     def _in_order(self, channel: Channel, event: Event) -> None:
@@ -545,7 +574,8 @@ class AmqpDoor:
         if arguments not in self._publishable:
             at = 3 + arguments[2]  # behind two bytes of a ticket
             exchange, key = arguments[3:at], arguments[at + 1 : at + 1 + arguments[at]]
-            access.check_publish(identity, exchange.decode("utf-8", "replace"), key.decode("utf-8", "replace"))
+            names = exchange.decode("utf-8", "replace"), key.decode("utf-8", "replace")
+            access.check_publish(identity, *names, self.vhost)
             if len(self._publishable) >= PUBLISHABLE_MAX:
                 self._publishable.clear()
             self._publishable.add(arguments)
@@ -554,7 +584,7 @@ class AmqpDoor:
         """See publish.Publishers."""
         if self.identity is not None:
             for key in keys:
-                access.check_publish(self.identity, "" if exchange == DEFAULT_EXCHANGE else exchange, key)
+                access.check_publish(self.identity, "" if exchange == DEFAULT_EXCHANGE else exchange, key, self.vhost)
 
     def _lookup(self, channel: Channel, event: Publish, name: str) -> Steps:
         """An exchange that nobody declared may be another door's topic."""
@@ -640,6 +670,7 @@ class AmqpDoor:
             self._drop_owned()
 
     def _fail(self, channel: Channel, error: AmqpError, number: int) -> None:
+        error = said_in(error, self.vhost)
         if self._publisher is not None:
             self._publisher.flush()
         if error.connection:
@@ -654,6 +685,10 @@ class AmqpDoor:
     def _drop_channel(self, number: int) -> None:
         channel = self._channels.pop(number, None)
         if channel is not None:
+            counted = ("channels", self._connection.user)
+            if counted in self._counted:
+                self._counted.remove(counted)
+                self._uncount([counted])
             self._waiting -= len(channel.backlog)
             self._waiting_bytes -= sum(map(_body_bytes, channel.backlog))
             channel.backlog.clear()
@@ -666,6 +701,8 @@ class AmqpDoor:
         if self._released:
             return
         self._released = True
+        counted, self._counted = self._counted, []
+        self._uncount(counted)
         if self._lifetime is not None:
             self._lifetime.stop()
         if self._written:

@@ -15,6 +15,7 @@ from gantrymq_gateways.amqp.messages.consumers import Consumer, Queue
 from gantrymq_gateways.amqp.messages.publish import Contents, Targets
 from gantrymq_gateways.amqp.messages.streams import StreamQueue
 from gantrymq_gateways.amqp.messages.timeouts import Clockwork
+from gantrymq_gateways.amqp.origin import ROOT, prefix_of
 from gantrymq_gateways.amqp.properties.writing import Renderer
 from gantrymq_gateways.amqp.queues.arguments import consumer_timeout, is_stream, parse
 from gantrymq_gateways.amqp.wire.constants import locked_error, unknown_queue_error
@@ -35,6 +36,11 @@ START_RETRY_MS: Final = 1000
 
 class Owner(Protocol):
     """A connection, as those know it who share what it has."""
+
+    vhost: str
+
+    def close_for(self, reason: str) -> None:
+        """Somebody wants it closed."""
 
     def own(self, queue: Queue) -> None: ...
 
@@ -83,7 +89,9 @@ class Gateway:
         self.definitions = Definitions(self.port, limits, self._queue_gone)
         self.definitions.on_policies = self._policies_changed
         self.definitions.breathe = lambda token, on_done: self.turn.in_slices(lambda: on_done(token, None))
+        self.definitions.on_vhost_gone = self._vhost_gone
         self.targets = Targets(self.definitions)
+        self._targets_in: dict[str, Targets] = {}
         self.renderer = Renderer(self.definitions.exchange_of)
         self.queues: dict[str, Queue] = {}
 
@@ -177,6 +185,21 @@ class Gateway:
         if found is None:
             found = self._contents[user] = Contents(user)
         return found
+
+    def targets_in(self, vhost: str) -> Targets:
+        """Where publishes lead."""
+        if vhost == ROOT:
+            return self.targets
+        found = self._targets_in.get(vhost)
+        if found is None:
+            found = self._targets_in[vhost] = Targets(self.definitions, prefix_of(vhost))
+        return found
+
+    def _vhost_gone(self, vhost: str) -> None:
+        self._targets_in.pop(vhost, None)
+        for door in list(self.doors):
+            if door.vhost == vhost:
+                door.close_for(f"vhost '{vhost}' is deleted")
 
     # Queues.
 

@@ -1,4 +1,8 @@
-"""What a message says about where it was published to: names that stand for the default exchange, native tags of routing keys."""
+"""What a message says about where it was published to: names that stand for the default exchange, native tags of routing keys; names in a vhost.
+
+Exchanges, queues and policies of another vhost than `/` have a full name: the vhost, a line end, the name. No name that a client sends has a
+line end (RabbitMQ drops them), so full names are told from those of `/`, which are as they are.
+"""
 
 from __future__ import annotations
 
@@ -17,3 +21,29 @@ DIRECT_TOPIC: Final = "rmq_sys_amqp_direct"
 def tag_of(key: str) -> str:
     """Native tag of a routing key: words between the dots; an empty key has none. Raises NAME_INVALID."""
     return names.encode_tag(key.split(".")) if key else ""
+
+
+ROOT: Final = "/"
+"""The vhost that is always there, whose names have nothing in front."""
+
+
+def prefix_of(vhost: str) -> str:
+    """What stands in front of the names of a vhost."""
+    return "" if vhost == ROOT else vhost + "\n"
+
+
+def own_prefix(name: str) -> str:
+    """What stands in front of this full name."""
+    vhost, end, _ = name.rpartition("\n")
+    return vhost + end
+
+
+def vhost_of(name: str) -> str:
+    """The vhost of a full name."""
+    vhost, end, _ = name.rpartition("\n")
+    return vhost if end else ROOT
+
+
+def local(name: str) -> str:
+    """A full name as its vhost's clients have it."""
+    return name.rpartition("\n")[2]

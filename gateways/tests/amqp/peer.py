@@ -122,10 +122,10 @@ class Server:
     def connect(self, loopback: bool = True) -> Peer:
         return Peer(self, loopback)
 
-    def client(self, *channels: int) -> Peer:
+    def client(self, *channels: int, vhost: str = "/") -> Peer:
         """A connection that is open, with these channels (default: 1)."""
         peer = self.connect()
-        peer.handshake()
+        peer.handshake(vhost=vhost)
         for channel in channels or (1,):
             assert peer.ask(call(channel, "channel.open", "")) == [(channel, "channel.open-ok", [b""])]
         return peer
@@ -166,17 +166,19 @@ class Peer:
     def call(self, name: str, *arguments: Any, channel: int = 1) -> list[Any]:
         return self.ask(call(channel, name, *arguments))
 
-    def handshake(self, capabilities: Table | None = None) -> None:
+    def handshake(self, capabilities: Table | None = None, vhost: str = "/") -> None:
+        assert self.enter(vhost, capabilities) == [(0, "connection.open-ok", [""])]
+
+    def enter(self, vhost: str, capabilities: Table | None = None) -> list[Any]:
+        """What comes back for connection.open."""
         (start,) = parse(self.raw(PROTOCOL_HEADER))
         assert start[1] == "connection.start"
         table: Table = [("capabilities", Field("F", CLIENT_CAPABILITIES if capabilities is None else capabilities))]
         (tune,) = self.call("connection.start-ok", table, "PLAIN", b"\0guest\0guest", "en_US", channel=0)
         assert tune[1] == "connection.tune"
         channel_max, frame_max, heartbeat = tune[2]
-        opened = self.ask(
-            call(0, "connection.tune-ok", channel_max, frame_max, heartbeat), call(0, "connection.open", "/", "", False)
-        )
-        assert opened == [(0, "connection.open-ok", [""])]
+        tuned = call(0, "connection.tune-ok", channel_max, frame_max, heartbeat)
+        return self.ask(tuned, call(0, "connection.open", vhost, "", False))
 
     def declare(
         self, queue: str, durable: bool = True, exclusive: bool = False, auto_delete: bool = False

@@ -31,10 +31,11 @@ API: Final = "http://localhost:15672"
 USER: Final = "guest:guest"
 
 COLUMNS: Final = {
+    "vhosts": ("name", "default_queue_type", "description", "tags"),
     "exchanges": ("name", "type", "durable", "internal", "arguments"),
     "queues": ("name", "messages_ready", "messages_unacknowledged", "consumers", "durable", "arguments"),
     "bindings": ("source", "destination_type", "destination", "routing_key", "arguments"),
-    "connections": ("name", "user", "state", "channels", "user_provided_name"),
+    "connections": ("name", "user", "vhost", "state", "channels", "user_provided_name"),
     "channels": ("name", "user", "consumer_count", "messages_unacknowledged", "prefetch_count", "transactional"),
     "policies": ("name", "pattern", "apply-to", "priority", "definition"),
     "operator-policies": ("name", "pattern", "apply-to", "priority", "definition"),
@@ -59,22 +60,30 @@ def about() -> None:
     """The AMQP door."""
 
 
-@amqp_app.command()
-def exchanges(api: Api = API, user: User = USER, json_: Json = False) -> None:
-    """Exchanges of vhost /."""
-    show("exchanges", api, user, json_)
+Vhost = Annotated[str, typer.Option(help="The vhost that is meant.")]
+
+
+def _in(kind: str, vhost: str, name: str = "") -> str:
+    """Path of a thing, or of all of a kind, in a vhost."""
+    return f"{kind}/{quote(vhost, safe='')}" + (f"/{quote(name, safe='')}" if name else "")
 
 
 @amqp_app.command()
-def queues(api: Api = API, user: User = USER, json_: Json = False) -> None:
-    """Queues with what is in them."""
-    show("queues", api, user, json_)
+def exchanges(vhost: Vhost = "/", api: Api = API, user: User = USER, json_: Json = False) -> None:
+    """Exchanges of a vhost."""
+    show("exchanges", api, user, json_, vhost)
 
 
 @amqp_app.command()
-def bindings(api: Api = API, user: User = USER, json_: Json = False) -> None:
-    """Bindings, the default exchange's too."""
-    show("bindings", api, user, json_)
+def queues(vhost: Vhost = "/", api: Api = API, user: User = USER, json_: Json = False) -> None:
+    """Queues of a vhost with what is in them."""
+    show("queues", api, user, json_, vhost)
+
+
+@amqp_app.command()
+def bindings(vhost: Vhost = "/", api: Api = API, user: User = USER, json_: Json = False) -> None:
+    """Bindings of a vhost, the default exchange's too."""
+    show("bindings", api, user, json_, vhost)
 
 
 @amqp_app.command()
@@ -101,9 +110,11 @@ Operator = Annotated[
 
 
 @amqp_app.command()
-def policies(operator: Operator = False, api: Api = API, user: User = USER, json_: Json = False) -> None:
-    """Policies of vhost /."""
-    show(_sort(operator), api, user, json_)
+def policies(
+    operator: Operator = False, vhost: Vhost = "/", api: Api = API, user: User = USER, json_: Json = False
+) -> None:
+    """Policies of a vhost."""
+    show(_sort(operator), api, user, json_, vhost)
 
 
 @amqp_app.command("set-policy")
@@ -116,6 +127,7 @@ def set_policy(
         str, typer.Option(help="all, queues, exchanges, classic_queues, quorum_queues or streams.")
     ] = "",
     operator: Operator = False,
+    vhost: Vhost = "/",
     api: Api = API,
     user: User = USER,
 ) -> None:
@@ -126,18 +138,19 @@ def set_policy(
         complain(f"{definition}: it is no JSON: {error}")
         raise typer.Exit(EXIT_USAGE) from error
     body = {"pattern": pattern, "definition": settings, "priority": priority, "apply-to": apply_to}
-    ask("PUT", f"{_sort(operator)}/%2F/{quote(name, safe='')}", api, user, body)
+    ask("PUT", _in(_sort(operator), vhost, name), api, user, body)
 
 
 @amqp_app.command("clear-policy")
 def clear_policy(
     name: Annotated[str, typer.Argument(help="Name of the policy.")],
     operator: Operator = False,
+    vhost: Vhost = "/",
     api: Api = API,
     user: User = USER,
 ) -> None:
     """Delete a policy; what it said is over at once."""
-    ask("DELETE", f"{_sort(operator)}/%2F/{quote(name, safe='')}", api, user)
+    ask("DELETE", _in(_sort(operator), vhost, name), api, user)
 
 
 def _sort(operator: bool) -> str:
@@ -148,12 +161,13 @@ def _sort(operator: bool) -> str:
 def peek(
     queue: Annotated[str, typer.Argument(help="Name of the queue.")],
     count: Annotated[int, typer.Option("--max", min=1, max=1000, help="So many messages.")] = 1,
+    vhost: Vhost = "/",
     api: Api = API,
     user: User = USER,
 ) -> None:
     """Messages at the head of a queue as JSON lines. They go back to their places, marked as redelivered."""
     wanted = {"count": count, "ackmode": "ack_requeue_true", "encoding": "auto"}
-    for message in ask("POST", f"queues/%2F/{quote(queue, safe='')}/get", api, user, wanted):
+    for message in ask("POST", _in("queues", vhost, queue) + "/get", api, user, wanted):
         typer.echo(json.dumps(message, ensure_ascii=False))
 
 
@@ -189,6 +203,52 @@ def shovel(
         raise typer.Exit(EXIT_FAILED)
 
 
+vhost_app = typer.Typer()
+amqp_app.add_typer(vhost_app, name="vhost")
+
+LIMITS: Final = ("max-connections", "max-queues")
+"""Of a vhost; below 0: none."""
+
+
+@vhost_app.callback()
+def about_vhosts() -> None:
+    """Virtual hosts: each has names, policies and permissions of its own."""
+
+
+@vhost_app.command("add")
+def add_vhost(
+    name: Annotated[str, typer.Argument(help="Name of the vhost.")],
+    description: Annotated[str, typer.Option(help="What it is for.")] = "",
+    queue_type: Annotated[
+        str, typer.Option(help="Of durable queues that name no type: classic, quorum or stream.")
+    ] = "",
+    max_connections: Annotated[int | None, typer.Option(help="Connections of each process at most; -1: any.")] = None,
+    max_queues: Annotated[int | None, typer.Option(help="Queues at most; -1: any.")] = None,
+    api: Api = API,
+    user: User = USER,
+) -> None:
+    """Make a vhost, or change what is said; the rest stays."""
+    said = {"description": description, "default_queue_type": queue_type}
+    ask("PUT", _in("vhosts", name), api, user, {key: value for key, value in said.items() if value})
+    for limit, value in zip(LIMITS, (max_connections, max_queues), strict=True):
+        if value is not None:
+            ask("PUT", _in("vhost-limits", name, limit), api, user, {"value": value})
+
+
+@vhost_app.command("list")
+def list_vhosts(api: Api = API, user: User = USER, json_: Json = False) -> None:
+    """Those that there are."""
+    show("vhosts", api, user, json_)
+
+
+@vhost_app.command("delete")
+def delete_vhost(
+    name: Annotated[str, typer.Argument(help="Name of the vhost.")], api: Api = API, user: User = USER
+) -> None:
+    """Delete a vhost with its queues and their messages, exchanges and policies; its connections end."""
+    ask("DELETE", _in("vhosts", name), api, user)
+
+
 @amqp_app.command("import")
 def import_(
     file: Annotated[
@@ -197,7 +257,7 @@ def import_(
     api: Api = API,
     user: User = USER,
 ) -> None:
-    """Declare the policies, exchanges, queues and bindings of vhost / that a RabbitMQ has exported. What is there already stays."""
+    """Declare the vhosts, policies, exchanges, queues and bindings that a RabbitMQ has exported. What is there already stays."""
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
         body = json.loads(text)
@@ -212,15 +272,15 @@ def import_(
 
 @amqp_app.command()
 def export(api: Api = API, user: User = USER) -> None:
-    """Policies, durable exchanges, queues and bindings, as RabbitMQ imports them."""
+    """Vhosts, policies, durable exchanges, queues and bindings, as RabbitMQ imports them."""
     typer.echo(json.dumps(ask("GET", "definitions", api, user), indent=2, ensure_ascii=False))
 
 
-def show(kind: str, api: str, user: str, as_json: bool) -> None:
+def show(kind: str, api: str, user: str, as_json: bool, vhost: str | None = None) -> None:
     """A table of what there is of a kind."""
     from gantrymq.cli.screen import listing, plain, show_rows
 
-    rows = ask("GET", kind, api, user)
+    rows = ask("GET", kind if vhost is None else _in(kind, vhost), api, user)
     columns = COLUMNS[kind]
     titles = [column.replace("_", " ").replace(".", " ") for column in columns]
 

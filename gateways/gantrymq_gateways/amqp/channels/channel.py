@@ -19,6 +19,7 @@ from gantrymq_gateways.amqp.messages.publish import PublishingChannel
 from gantrymq_gateways.amqp.messages.streams import StreamConsumer, StreamQueue, check_terms, reading_of, unsupported
 from gantrymq_gateways.amqp.messages.timeouts import Ages
 from gantrymq_gateways.amqp.messages.transaction import Transaction
+from gantrymq_gateways.amqp.origin import local, prefix_of
 from gantrymq_gateways.amqp.properties.mapping import body_of
 from gantrymq_gateways.amqp.queues.arguments import consumer_priority
 from gantrymq_gateways.amqp.wire.codec import content_frames, method_frame
@@ -48,6 +49,7 @@ class Door(Outlet, Protocol):
     """The connection that a channel belongs to."""
 
     gateway: Gateway
+    vhost: str
 
     def send(self, channel: int, name: str, *arguments: Any) -> None: ...
 
@@ -56,6 +58,8 @@ class Door(Outlet, Protocol):
     def own(self, queue: Queue) -> None: ...
 
     def shutdown(self) -> None: ...
+
+    def close_for(self, reason: str) -> None: ...
 
     def check_timeouts(self, now_ms: int) -> None: ...
 
@@ -84,12 +88,15 @@ class Channel(PublishingChannel):
         "last_queue",
         "ledger",
         "prefetch",
+        "prefix",
         "transaction",
     )
 
     def __init__(self, door: Door, number: int) -> None:
         super().__init__(number)
         self.door = door
+        self.prefix = prefix_of(door.vhost)
+        """What stands in front of the names of its vhost."""
         self.consumers: dict[str, Consumer] = {}
         self.ages = Ages()
         self.ledger = Ledger(door.gateway.config.unacked_max)
@@ -112,10 +119,10 @@ class Channel(PublishingChannel):
             self.door.send(self.number, name, *arguments)
 
     def queue_name(self, name: str) -> str:
-        """Names are taken without line ends; an empty one is the queue last declared."""
+        """The full name. Names are taken without line ends; an empty one is the queue last declared."""
         name = clean(name)
         if name:
-            return name
+            return self.prefix + name
         if not self.last_queue:
             raise AmqpError(NOT_FOUND, "no previously declared queue")
         return self.last_queue
@@ -240,12 +247,13 @@ def basic_consume(
     priority = consumer_priority(name, arguments)
     door = channel.door
     found: Queue
-    if name == DIRECT_REPLY_TO:
+    replies = local(name) == DIRECT_REPLY_TO
+    if replies:
         found = yield from _open_replies(channel, no_ack)
     else:
         found = yield from door.gateway.open_queue(name, door)
     if channel.dead:
-        if name == DIRECT_REPLY_TO:
+        if replies:
             door.gateway.drop_queue(found)
         return
     if len(channel.consumers) >= door.gateway.config.consumers_max:
@@ -285,7 +293,7 @@ def _open_replies(channel: Channel, no_ack: bool) -> Steps:
     if channel.reply_queue:
         raise AmqpError(PRECONDITION_FAILED, "reply consumer already set")
     gateway = channel.door.gateway
-    name = f"{DIRECT_REPLY_TO}.{gateway.token()}"
+    name = f"{channel.prefix}{DIRECT_REPLY_TO}.{gateway.token()}"
     lock = gateway.definitions.lock
     yield lock.take("definitions")
     try:

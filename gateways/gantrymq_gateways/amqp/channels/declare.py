@@ -9,10 +9,11 @@ from typing import Any, Final
 from gantrymq.broker.port import END, CursorInfo
 from gantrymq.net.procedures.driver import Steps
 from gantrymq_gateways.amqp.channels.channel import Channel, Handler, clean
-from gantrymq_gateways.amqp.definitions import GROUP, SYSTEM_EXCHANGES, Binding, Exchange, QueueDefinition
+from gantrymq_gateways.amqp.definitions import GROUP, Binding, Exchange, QueueDefinition, system_exchange
 from gantrymq_gateways.amqp.exchanges.arguments import TYPES, check_exchange, check_same_arguments
 from gantrymq_gateways.amqp.messages.consumers import Queue
 from gantrymq_gateways.amqp.messages.streams import unsupported
+from gantrymq_gateways.amqp.origin import local
 from gantrymq_gateways.amqp.properties.mapping import topic_of
 from gantrymq_gateways.amqp.queues.arguments import check_arguments, check_same, is_stream
 from gantrymq_gateways.amqp.wire.constants import (
@@ -24,17 +25,17 @@ from gantrymq_gateways.amqp.wire.constants import (
     locked_error,
     unknown_queue_error,
 )
-from gantrymq_gateways.amqp.wire.values import Table, encode_table
+from gantrymq_gateways.amqp.wire.values import Field, Table, encode_table, lookup
 
 RESERVED_PREFIX: Final = "amq."
 
 
-def _named(name: str) -> str:
-    """An exchange's name; the default exchange is not for definitions."""
+def _named(channel: Channel, name: str) -> str:
+    """An exchange's full name; the default exchange is not for definitions."""
     name = clean(name)
     if not name:
         raise AmqpError(ACCESS_REFUSED, "operation not permitted on the default exchange")
-    return name
+    return channel.prefix + name
 
 
 def _key(key: str) -> str:
@@ -82,15 +83,15 @@ def exchange_declare(
 ) -> Steps:
     definitions = channel.door.gateway.definitions
     if passive:
-        yield from _existing_exchange(channel, _named(exchange))
+        yield from _existing_exchange(channel, _named(channel, exchange))
     else:
         if kind not in TYPES:
             raise AmqpError(PRECONDITION_FAILED, f"invalid exchange type '{kind}'")
-        wanted = Exchange(_named(exchange), kind, durable, auto_delete, internal, encode_table(arguments))
+        wanted = Exchange(_named(channel, exchange), kind, durable, auto_delete, internal, encode_table(arguments))
 
         def work() -> Steps:
             # A native topic that nobody declared is open to any type: the first declaration fixes it.
-            found = SYSTEM_EXCHANGES.get(wanted.name) or definitions.declared_exchange(wanted.name)
+            found = system_exchange(wanted.name) or definitions.declared_exchange(wanted.name)
             if found is None:
                 _check_new_exchange(wanted, arguments)
                 yield from definitions.create_exchange(wanted)
@@ -107,7 +108,7 @@ def exchange_declare(
 
 
 def _check_new_exchange(wanted: Exchange, arguments: Table) -> None:
-    if wanted.name.startswith(RESERVED_PREFIX):
+    if local(wanted.name).startswith(RESERVED_PREFIX):
         raise AmqpError(ACCESS_REFUSED, f"exchange name '{wanted.name}' contains reserved prefix 'amq.*'")
     check_exchange(wanted.name, wanted.type, arguments)
 
@@ -120,9 +121,9 @@ def _existing_exchange(channel: Channel, name: str) -> Steps:
 
 
 def exchange_delete(channel: Channel, _ticket: int, exchange: str, if_unused: bool, nowait: bool) -> Steps:
-    name = _named(exchange)
+    name = _named(channel, exchange)
     definitions = channel.door.gateway.definitions
-    if name in SYSTEM_EXCHANGES:
+    if system_exchange(name) is not None:
         raise AmqpError(ACCESS_REFUSED, f"deletion of system exchange '{name}' in vhost '/' not allowed")
 
     def work() -> Steps:
@@ -141,7 +142,7 @@ def exchange_delete(channel: Channel, _ticket: int, exchange: str, if_unused: bo
 def exchange_bind(
     channel: Channel, _ticket: int, destination: str, source: str, key: str, nowait: bool, arguments: Table
 ) -> Steps:
-    wanted = Binding(_named(source), False, _named(destination), _key(key), encode_table(arguments))
+    wanted = Binding(_named(channel, source), False, _named(channel, destination), _key(key), encode_table(arguments))
 
     def work() -> Steps:
         found = yield from _existing_exchange(channel, wanted.source)
@@ -156,7 +157,7 @@ def exchange_bind(
 def exchange_unbind(
     channel: Channel, _ticket: int, destination: str, source: str, key: str, nowait: bool, arguments: Table
 ) -> Steps:
-    wanted = Binding(_named(source), False, _named(destination), _key(key), encode_table(arguments))
+    wanted = Binding(_named(channel, source), False, _named(channel, destination), _key(key), encode_table(arguments))
     yield from _locked(channel, partial(channel.door.gateway.definitions.unbind, wanted))
     if not nowait:
         channel.reply("exchange.unbind-ok")
@@ -183,11 +184,12 @@ def queue_declare(
             channel.reply("queue.declare-ok", name, 0, 1)
         return
     if passive:
-        found: Queue = yield from door.gateway.open_queue(name, door)
+        found: Queue = yield from door.gateway.open_queue(channel.prefix + name, door)
     else:
         named = bool(name)
+        arguments = _with_default_type(channel, arguments, durable and not exclusive and not auto_delete)
         wanted = QueueDefinition(
-            name or "amq.gen-" + door.gateway.token(),
+            channel.prefix + (name or "amq.gen-" + door.gateway.token()),
             0,
             durable
             and not exclusive,  # RabbitMQ: one that goes with its connection is not durable, whatever it was declared
@@ -216,11 +218,19 @@ def queue_declare(
         counts: list[CursorInfo | None] = yield partial(door.gateway.port.stats, [found.cursor])
         info = counts[0]
         ready, consumers = (info.ready, info.consumers) if info is not None else (0, 0)
-        channel.reply("queue.declare-ok", found.name, ready, consumers)
+        channel.reply("queue.declare-ok", local(found.name), ready, consumers)
+
+
+def _with_default_type(channel: Channel, arguments: Table, lasting: bool) -> Table:
+    """With the vhost's type of queues, where a durable shared one names none."""
+    kind = channel.door.gateway.definitions.vhosts.default_type(channel.door.vhost) if lasting else ""
+    if not kind or lookup(arguments, "x-queue-type") is not None:
+        return arguments
+    return [*arguments, ("x-queue-type", Field("S", kind.encode()))]
 
 
 def _check_new_queue(wanted: QueueDefinition, arguments: Table, named: bool) -> None:
-    if named and wanted.name.startswith(RESERVED_PREFIX):
+    if named and local(wanted.name).startswith(RESERVED_PREFIX):
         raise AmqpError(ACCESS_REFUSED, f"queue name '{wanted.name}' contains reserved prefix 'amq.*'")
     topic_of(wanted.name)
     if not named and is_stream(arguments):
@@ -242,11 +252,11 @@ def queue_bind(
     channel: Channel, _ticket: int, queue: str, exchange: str, key: str, nowait: bool, arguments: Table
 ) -> Steps:
     name = channel.queue_name(queue)
-    if name.startswith(DIRECT_REPLY_TO):
+    if local(name).startswith(DIRECT_REPLY_TO):
         raise unknown_queue_error(name)
     # AMQP queue.bind, rule "queue-known": with neither queue nor key given, the key is the queue's name too.
-    key = name if not key and not clean(queue) else key
-    wanted = Binding(_named(exchange), True, name, _key(key), encode_table(arguments))
+    key = local(name) if not key and not clean(queue) else key
+    wanted = Binding(_named(channel, exchange), True, name, _key(key), encode_table(arguments))
     door = channel.door
 
     def work() -> Steps:
@@ -261,8 +271,8 @@ def queue_bind(
 
 def queue_unbind(channel: Channel, _ticket: int, queue: str, exchange: str, key: str, arguments: Table) -> Steps:
     name = channel.queue_name(queue)
-    key = name if not key and not clean(queue) else key
-    wanted = Binding(_named(exchange), True, name, _key(key), encode_table(arguments))
+    key = local(name) if not key and not clean(queue) else key
+    wanted = Binding(_named(channel, exchange), True, name, _key(key), encode_table(arguments))
     door = channel.door
 
     def work() -> Steps:

@@ -14,12 +14,13 @@ from gantrymq.model.errors import GantryError
 from gantrymq.net.procedures.driver import Steps
 from gantrymq_gateways.amqp.definitions import Binding
 from gantrymq_gateways.amqp.gateway import Gateway
-from gantrymq_gateways.amqp.management import policies, views
+from gantrymq_gateways.amqp.management import policies, views, virtual_hosts
 from gantrymq_gateways.amqp.management.definitions_file import export, import_
 from gantrymq_gateways.amqp.management.http import Request
 from gantrymq_gateways.amqp.management.inside import Fetched, Inside
-from gantrymq_gateways.amqp.management.policies import VHOST
 from gantrymq_gateways.amqp.management.values import plain_properties, properties_of, table_of, truth
+from gantrymq_gateways.amqp.origin import ROOT, prefix_of
+from gantrymq_gateways.amqp.vhosts.registry import said_in
 from gantrymq_gateways.amqp.wire.constants import NOT_FOUND, AmqpError
 from gantrymq_gateways.amqp.wire.values import encode_table
 
@@ -59,10 +60,14 @@ class Api:
                 continue
             known = True
             if wanted == method:
-                if "{vhost}" in pattern and values[0] != VHOST:
+                placed = "{vhost}" in pattern
+                if placed and self.gateway.definitions.vhosts.get(values[0]) is None:
                     raise NotFoundError
-                found = handler(self, request, values)
-                return found if isinstance(found, tuple) else (yield from found)
+                try:
+                    found = handler(self, request, values)
+                    return found if isinstance(found, tuple) else (yield from found)
+                except AmqpError as error:
+                    raise said_in(error, values[0] if placed else ROOT) from None
         if known:
             raise PermissionError(f"{request.method} is not allowed here")
         raise NotFoundError
@@ -171,56 +176,97 @@ def _nodes(api: Api, _request: Request) -> Any:
     ]
 
 
-def _vhost(api: Api) -> dict[str, Any]:
-    return {
-        "name": VHOST,
-        "description": "Default virtual host",
-        "tags": [],
-        "default_queue_type": "classic",
-        "tracing": False,
-    }
+def _full(values: list[str], name: str) -> str:
+    """Of a name in the vhost of the path."""
+    return prefix_of(values[0]) + name
+
+
+def _in(values: list[str]) -> str | None:
+    """The vhost of the path; None: all are meant."""
+    return values[0] if values else None
+
+
+def _vhosts(api: Api, request: Request, _values: list[str]) -> Steps:
+    return (yield from api.listed(request, virtual_hosts.views(api.gateway)))
+
+
+def _vhost(api: Api, _request: Request, values: list[str]) -> Reply:
+    row = api.gateway.definitions.vhosts.get(values[0])
+    if row is None:
+        raise NotFoundError
+    return _json(virtual_hosts.view(values[0], row))
+
+
+def _put_vhost(api: Api, request: Request, values: list[str]) -> Steps:
+    new = yield from virtual_hosts.put(api.gateway, values[0], _body(request))
+    return (201 if new else 204), b"", ""
+
+
+def _delete_vhost(api: Api, _request: Request, values: list[str]) -> Steps:
+    if not (yield from virtual_hosts.delete(api.gateway, values[0])):
+        raise NotFoundError
+    return 204, b"", ""
+
+
+def _limits(api: Api, request: Request, values: list[str]) -> Steps:
+    return (yield from api.listed(request, virtual_hosts.limit_views(api.gateway, _in(values))))
+
+
+def _user_limits(api: Api, request: Request, values: list[str]) -> Steps:
+    return (yield from api.listed(request, virtual_hosts.user_limit_views(api.gateway, _in(values))))
+
+
+def _set_limit(
+    change: Callable[[Gateway, str, str, Any], Steps], api: Api, request: Request, values: list[str]
+) -> Steps:
+    value = None
+    if request.method == "PUT":
+        value = _body(request).get("value")
+        if value is None:
+            raise ValueError("value: a whole number is needed")
+    yield from change(api.gateway, values[0], values[1], value)
+    return 204, b"", ""
 
 
 def _user(request: Request) -> dict[str, Any]:
     return {"name": request.user, "tags": ["administrator"], "limits": {}}
 
 
-def _permission(request: Request) -> dict[str, Any]:
-    return {"user": request.user, "vhost": VHOST, "configure": ".*", "write": ".*", "read": ".*"}
+def _permission(api: Api, request: Request) -> list[dict[str, Any]]:
+    every = {"configure": ".*", "write": ".*", "read": ".*"}
+    return [{"user": request.user, "vhost": name, **every} for name in api.gateway.definitions.vhosts.names()]
 
 
 def _queues(api: Api, request: Request, values: list[str]) -> Steps:
-    if values and values[0] != VHOST:
-        raise NotFoundError
-    items = yield from views.queue_views(api.gateway, views.visible_queues(api.gateway))
+    items = yield from views.queue_views(api.gateway, views.visible_queues(api.gateway, _in(values)))
     return (yield from api.listed(request, items))
 
 
 def _queue(api: Api, _request: Request, values: list[str]) -> Steps:
-    definition = api.gateway.definitions.queues.get(values[1])
+    definition = api.gateway.definitions.queues.get(_full(values, values[1]))
     if definition is None:
         raise NotFoundError
     (item,) = yield from views.queue_views(api.gateway, [definition])
     item["consumer_details"] = [
-        consumer for consumer in views.consumer_views(api.gateway) if consumer["queue"]["name"] == values[1]
+        consumer
+        for consumer in views.consumer_views(api.gateway)
+        if consumer["queue"] == {"name": values[1], "vhost": values[0]}
     ]
     return _json(item)
 
 
-def _exchanges(api: Api, request: Request, _values: list[str]) -> Steps:
-    return (
-        yield from api.listed(
-            request, [views.exchange_view(api.gateway, each) for each in views.exchanges(api.gateway)]
-        )
-    )
+def _exchanges(api: Api, request: Request, values: list[str]) -> Steps:
+    found = views.exchanges(api.gateway, _in(values))
+    return (yield from api.listed(request, [views.exchange_view(api.gateway, each) for each in found]))
 
 
 def _exchange(api: Api, _request: Request, values: list[str]) -> Steps:
-    name = _exchange_name(values[1])
-    for exchange in views.exchanges(api.gateway):
+    own = _exchange_name(values[1])
+    name = _full(values, own)
+    for exchange in views.exchanges(api.gateway, values[0]):
         if exchange.name == name:
             return _json(views.exchange_view(api.gateway, exchange))
-    found = (yield from api.gateway.definitions.find_exchange(name)) if name else None
+    found = (yield from api.gateway.definitions.find_exchange(name)) if own else None
     if found is None:
         raise NotFoundError
     return _json(views.exchange_view(api.gateway, found))
@@ -228,21 +274,20 @@ def _exchange(api: Api, _request: Request, values: list[str]) -> Steps:
 
 def _bindings(choose: Callable[[Binding, list[str]], bool]) -> Handler:
     def handler(api: Api, request: Request, values: list[str]) -> Steps:
-        found = [binding for binding in views.bindings(api.gateway) if choose(binding, values)]
+        found = [binding for binding in views.bindings(api.gateway, _in(values)) if choose(binding, values)]
         return (yield from api.listed(request, map(views.binding_view, found)))
 
     return handler
 
 
 def _between(binding: Binding, values: list[str], to_queue: bool) -> bool:
-    _, source, destination = values
-    return (
-        binding.to_queue is to_queue and binding.source == _exchange_name(source) and binding.destination == destination
-    )
+    source, destination = _full(values, _exchange_name(values[1])), _full(values, values[2])
+    return binding.to_queue is to_queue and binding.source == source and binding.destination == destination
 
 
-def _connections(api: Api, request: Request, _values: list[str]) -> Steps:
-    return (yield from api.listed(request, map(views.connection_view, views.connections(api.gateway))))
+def _connections(api: Api, request: Request, values: list[str]) -> Steps:
+    found = [door for door in views.connections(api.gateway) if not values or door.vhost == values[0]]
+    return (yield from api.listed(request, map(views.connection_view, found)))
 
 
 def _connection(api: Api, request: Request, values: list[str]) -> Reply:
@@ -264,8 +309,9 @@ def _channels(api: Api, request: Request, _values: list[str]) -> Steps:
     return (yield from api.listed(request, found))
 
 
-def _consumers(api: Api, request: Request, _values: list[str]) -> Steps:
-    return (yield from api.listed(request, views.consumer_views(api.gateway)))
+def _consumers(api: Api, request: Request, values: list[str]) -> Steps:
+    found = [each for each in views.consumer_views(api.gateway) if not values or each["queue"]["vhost"] == values[0]]
+    return (yield from api.listed(request, found))
 
 
 # Changing.
@@ -273,8 +319,8 @@ def _consumers(api: Api, request: Request, _values: list[str]) -> Steps:
 
 def _declare_queue(api: Api, request: Request, values: list[str]) -> Steps:
     name, body = values[1], _body(request)
-    known = name in api.gateway.definitions.queues
-    inside = Inside(api.gateway, request.user)
+    known = _full(values, name) in api.gateway.definitions.queues
+    inside = Inside(api.gateway, request.user, values[0])
     durable, auto_delete = truth(body.get("durable"), True), truth(body.get("auto_delete"))
     arguments = table_of(body.get("arguments"))
     yield from inside.call("queue.declare", 0, name, False, durable, False, auto_delete, False, arguments)
@@ -283,8 +329,8 @@ def _declare_queue(api: Api, request: Request, values: list[str]) -> Steps:
 
 def _declare_exchange(api: Api, request: Request, values: list[str]) -> Steps:
     name, body = values[1], _body(request)
-    known = api.gateway.definitions.known_exchange(name) is not None
-    inside = Inside(api.gateway, request.user)
+    known = api.gateway.definitions.known_exchange(_full(values, name)) is not None
+    inside = Inside(api.gateway, request.user, values[0])
     flags = truth(body.get("durable"), True), truth(body.get("auto_delete")), truth(body.get("internal"))
     kind = str(body.get("type", "direct"))
     yield from inside.call("exchange.declare", 0, name, kind, False, *flags, False, table_of(body.get("arguments")))
@@ -292,23 +338,23 @@ def _declare_exchange(api: Api, request: Request, values: list[str]) -> Steps:
 
 
 def _delete_queue(api: Api, request: Request, values: list[str]) -> Steps:
-    if values[1] not in api.gateway.definitions.queues:
+    if _full(values, values[1]) not in api.gateway.definitions.queues:
         raise NotFoundError
     unused, empty = truth(request.query.get("if-unused")), truth(request.query.get("if-empty"))
-    yield from Inside(api.gateway, request.user).call("queue.delete", 0, values[1], unused, empty, False)
+    yield from Inside(api.gateway, request.user, values[0]).call("queue.delete", 0, values[1], unused, empty, False)
     return 204, b"", ""
 
 
 def _delete_exchange(api: Api, request: Request, values: list[str]) -> Steps:
-    if api.gateway.definitions.known_exchange(values[1]) is None:
+    if api.gateway.definitions.known_exchange(_full(values, values[1])) is None:
         raise NotFoundError
     unused = truth(request.query.get("if-unused"))
-    yield from Inside(api.gateway, request.user).call("exchange.delete", 0, values[1], unused, False)
+    yield from Inside(api.gateway, request.user, values[0]).call("exchange.delete", 0, values[1], unused, False)
     return 204, b"", ""
 
 
 def _purge(api: Api, request: Request, values: list[str]) -> Steps:
-    yield from Inside(api.gateway, request.user).call("queue.purge", 0, values[1], False)
+    yield from Inside(api.gateway, request.user, values[0]).call("queue.purge", 0, values[1], False)
     return 204, b"", ""
 
 
@@ -317,7 +363,7 @@ def _bind(to_queue: bool, api: Api, request: Request, values: list[str]) -> Step
     body = _body(request)
     key, table = str(body.get("routing_key", "")), table_of(body.get("arguments"))
     method = "queue.bind" if to_queue else "exchange.bind"
-    inside = Inside(api.gateway, request.user)
+    inside = Inside(api.gateway, request.user, values[0])
     yield from inside.call(method, 0, destination, _exchange_name(source), key, False, table)
     binding = Binding(source, to_queue, destination, key, encode_table(table))
     return 201, b"", views.binding_view(binding)["properties_key"]
@@ -354,7 +400,7 @@ def _publish(api: Api, request: Request, values: list[str]) -> Steps:
     if encoding not in ("string", "base64"):
         raise ValueError(f"payload_encoding {str(encoding)[:40]!r} is neither string nor base64")
     data = b64decode(payload, validate=True) if encoding == "base64" else payload.encode()
-    inside = Inside(api.gateway, request.user)
+    inside = Inside(api.gateway, request.user, values[0])
     properties = properties_of(body.get("properties"))
     routed = yield from inside.publish(_exchange_name(values[1]), str(body.get("routing_key", "")), properties, data)
     return _json({"routed": routed})
@@ -373,7 +419,7 @@ def _get(api: Api, request: Request, values: list[str]) -> Steps:
         raise ValueError(f"ackmode {str(mode)[:40]!r} is none of {', '.join(_ACK_MODES)}")
     count = min(int(body.get("count", 1)), GET_MAX)
     longest = int(body["truncate"]) if "truncate" in body else None
-    inside = Inside(api.gateway, request.user)
+    inside = Inside(api.gateway, request.user, values[0])
     try:
         found = yield from inside.get(values[1], count)
         text = body.get("encoding", "auto") == "auto"
@@ -399,12 +445,12 @@ def _message(fetched: Fetched, text: bool, longest: int | None) -> dict[str, Any
     }  # fmt: skip
 
 
-def _export(api: Api, _request: Request, _values: list[str]) -> Reply:
-    return _json(export(api.gateway))
+def _export(api: Api, _request: Request, values: list[str]) -> Reply:
+    return _json(export(api.gateway, _in(values)))
 
 
-def _import(api: Api, request: Request, _values: list[str]) -> Steps:
-    yield from import_(api.gateway, request.user, _body(request))
+def _import(api: Api, request: Request, values: list[str]) -> Steps:
+    yield from import_(api.gateway, request.user, _body(request), _in(values))
     return 204, b"", ""
 
 
@@ -418,25 +464,25 @@ def _row(method: str, path: str, handler: Handler) -> tuple[str, tuple[str, ...]
     return method, tuple(path.split("/")), handler
 
 
-def _policies(sort: str, api: Api, request: Request, _values: list[str]) -> Steps:
-    found = api.gateway.definitions.policies.all(sort)
+def _policies(sort: str, api: Api, request: Request, values: list[str]) -> Steps:
+    found = api.gateway.definitions.policies.all(sort, _in(values))
     return (yield from api.listed(request, [policies.view(*each) for each in found]))
 
 
 def _policy(sort: str, api: Api, _request: Request, values: list[str]) -> Reply:
-    found = api.gateway.definitions.policies.get(sort, values[1])
+    found = api.gateway.definitions.policies.get(sort, _full(values, values[1]))
     if found is None:
         raise NotFoundError
-    return _json(policies.view(values[1], found))
+    return _json(policies.view(_full(values, values[1]), found))
 
 
 def _put_policy(sort: str, api: Api, request: Request, values: list[str]) -> Steps:
-    new = yield from policies.put(api.gateway, sort, values[1], _body(request))
+    new = yield from policies.put(api.gateway, sort, _full(values, values[1]), _body(request))
     return (201 if new else 204), b"", ""
 
 
 def _delete_policy(sort: str, api: Api, _request: Request, values: list[str]) -> Steps:
-    if not (yield from policies.delete(api.gateway, sort, values[1])):
+    if not (yield from policies.delete(api.gateway, sort, _full(values, values[1]))):
         raise NotFoundError
     return 204, b"", ""
 
@@ -465,10 +511,20 @@ TABLE: Final = (
     _row("GET", "extensions", _fixed(lambda api, request: [])),
     _row("GET", "nodes", _fixed(_nodes)),
     _row("GET", "nodes/{name}", _fixed(lambda api, request: _nodes(api, request)[0])),
-    _row("GET", "vhosts", _fixed(lambda api, request: [_vhost(api)])),
-    _row("GET", "vhosts/{vhost}", _fixed(lambda api, request: _vhost(api))),
+    _row("GET", "vhosts", _vhosts),
+    _row("GET", "vhosts/{name}", _vhost),
+    _row("PUT", "vhosts/{name}", _put_vhost),
+    _row("DELETE", "vhosts/{name}", _delete_vhost),
+    _row("GET", "vhost-limits", _limits),
+    _row("GET", "vhost-limits/{vhost}", _limits),
+    _row("PUT", "vhost-limits/{vhost}/{name}", partial(_set_limit, virtual_hosts.set_limit)),
+    _row("DELETE", "vhost-limits/{vhost}/{name}", partial(_set_limit, virtual_hosts.set_limit)),
+    _row("GET", "user-limits", _user_limits),
+    _row("GET", "user-limits/{user}", _user_limits),
+    _row("PUT", "user-limits/{user}/{name}", partial(_set_limit, virtual_hosts.set_user_limit)),
+    _row("DELETE", "user-limits/{user}/{name}", partial(_set_limit, virtual_hosts.set_user_limit)),
     _row("GET", "users", _fixed(lambda api, request: [_user(request)])),
-    _row("GET", "permissions", _fixed(lambda api, request: [_permission(request)])),
+    _row("GET", "permissions", _fixed(_permission)),
     _row("GET", "topic-permissions", _fixed(lambda api, request: [])),
     _row("GET", "parameters", _fixed(lambda api, request: policies.parameters(api.gateway))),
     _row("GET", "global-parameters", _fixed(lambda api, request: [])),
@@ -483,15 +539,19 @@ TABLE: Final = (
     _row("DELETE", _QUEUE, _delete_queue),
     _row("DELETE", _QUEUE + "/contents", _purge),
     _row("POST", _QUEUE + "/get", _get),
-    _row("GET", _QUEUE + "/bindings", _bindings(lambda b, v: b.to_queue and b.destination == v[1])),
+    _row("GET", _QUEUE + "/bindings", _bindings(lambda b, v: b.to_queue and b.destination == _full(v, v[1]))),
     _row("GET", "exchanges", _exchanges),
     _row("GET", "exchanges/{vhost}", _exchanges),
     _row("GET", _EXCHANGE, _exchange),
     _row("PUT", _EXCHANGE, _declare_exchange),
     _row("DELETE", _EXCHANGE, _delete_exchange),
     _row("POST", _EXCHANGE + "/publish", _publish),
-    _row("GET", _EXCHANGE + "/bindings/source", _bindings(lambda b, v: b.source == _exchange_name(v[1]))),
-    _row("GET", _EXCHANGE + "/bindings/destination", _bindings(lambda b, v: not b.to_queue and b.destination == v[1])),
+    _row("GET", _EXCHANGE + "/bindings/source", _bindings(lambda b, v: b.source == _full(v, _exchange_name(v[1])))),
+    _row(
+        "GET",
+        _EXCHANGE + "/bindings/destination",
+        _bindings(lambda b, v: not b.to_queue and b.destination == _full(v, v[1])),
+    ),
     _row("GET", "bindings", _bindings(lambda b, v: True)),
     _row("GET", "bindings/{vhost}", _bindings(lambda b, v: True)),
     _row("GET", _TO_QUEUE, _bindings(lambda b, v: _between(b, v, True))),

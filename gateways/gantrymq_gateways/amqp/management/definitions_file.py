@@ -1,4 +1,4 @@
-"""Definitions as RabbitMQ exports and imports them: policies, exchanges, queues and bindings of vhost `/`."""
+"""Definitions as RabbitMQ exports and imports them: vhosts with their limits, policies, exchanges, queues and bindings."""
 
 from __future__ import annotations
 
@@ -7,31 +7,43 @@ from typing import Any, Final
 
 from gantrymq.net.procedures.driver import Steps
 from gantrymq_gateways.amqp.gateway import Gateway
-from gantrymq_gateways.amqp.management import policies, views
+from gantrymq_gateways.amqp.management import policies, views, virtual_hosts
 from gantrymq_gateways.amqp.management.inside import Inside
-from gantrymq_gateways.amqp.management.policies import VHOST
 from gantrymq_gateways.amqp.management.values import table_of, truth
+from gantrymq_gateways.amqp.origin import ROOT, local, prefix_of, vhost_of
 from gantrymq_gateways.amqp.queues.policies import OPERATOR, USER
 
 log = logging.getLogger(__name__)
 
+LIMITS: Final = "vhost-limits"
+"""The component of parameters that are a vhost's limits."""
+
 _SKIPPED: Final = ("users", "permissions", "topic_permissions", "global_parameters")
 
 
-def export(gateway: Gateway) -> dict[str, Any]:
-    """All that is durable."""
-    queues = [queue for queue in views.visible_queues(gateway) if not queue.transient]
+def export(gateway: Gateway, vhost: str | None = None) -> dict[str, Any]:
+    """All that is durable, or that of one vhost."""
+    queues = [queue for queue in views.visible_queues(gateway, vhost) if not queue.transient]
     names = {queue.name for queue in queues}
-    shown = [exchange for exchange in gateway.definitions.exchanges() if exchange.durable]
+    shown = [
+        exchange
+        for exchange in gateway.definitions.exchanges()
+        if exchange.durable and (vhost is None or vhost_of(exchange.name) == vhost)
+    ]
+    limits = virtual_hosts.limit_views(gateway, vhost)
     return {
         "rabbit_version": gateway.config.version, "rabbitmq_version": gateway.config.version,
         "product_name": gateway.config.product, "product_version": gateway.config.version,
-        "users": [], "vhosts": [{"name": VHOST}], "permissions": [], "topic_permissions": [],
-        "global_parameters": [], "parameters": policies.parameters(gateway),
-        "policies": [policies.view(*each) for each in gateway.definitions.policies.all(USER)],
+        "users": [], "permissions": [], "topic_permissions": [], "global_parameters": [],
+        "vhosts": [each for each in virtual_hosts.definitions_of(gateway) if vhost in (None, each["name"])],
+        "parameters": [
+            *policies.parameters(gateway, vhost),
+            *[{**each, "component": LIMITS, "name": "limits"} for each in limits],
+        ],
+        "policies": [policies.view(*each) for each in gateway.definitions.policies.all(USER, vhost)],
         "queues": [
             {
-                "name": queue.name, "vhost": VHOST, "durable": True, "auto_delete": queue.auto_delete,
+                "name": local(queue.name), "vhost": vhost_of(queue.name), "durable": True, "auto_delete": queue.auto_delete,
                 "arguments": views.arguments_of(queue.arguments),
             }
             for queue in sorted(queues, key=lambda queue: queue.name)
@@ -40,45 +52,53 @@ def export(gateway: Gateway) -> dict[str, Any]:
         "bindings": [
             {key: value for key, value in views.binding_view(binding).items() if key != "properties_key"}
             for binding in gateway.definitions.bindings()
+            if vhost is None or vhost_of(binding.source) == vhost
             if not binding.to_queue or binding.destination in names
         ],
     }  # fmt: skip
 
 
-def import_(gateway: Gateway, user: str, body: dict[str, Any]) -> Steps:
-    """Declare what is not there yet. Raises what the declarations raise: what came before the refused one stays, as in RabbitMQ. Returns
+def import_(gateway: Gateway, user: str, body: dict[str, Any], vhost: str | None = None) -> Steps:
+    """Declare what is not there yet; all into one vhost where the request names it. Raises what the declarations raise: what came before the refused one stays, as in RabbitMQ. Returns
     what was left out, by kind."""
     left: dict[str, int] = {name: len(body[name]) for name in _SKIPPED if body.get(name)}
-    others = 0
     kinds = (
-        ("parameters", _parameter), ("policies", _policy), ("exchanges", _exchange), ("queues", _queue), ("bindings", _binding),
+        ("vhosts", _vhost), ("parameters", _parameter), ("policies", _policy), ("exchanges", _exchange), ("queues", _queue), ("bindings", _binding),
     )  # fmt: skip
     for kind, declare in kinds:
         for row in body.get(kind) or ():
             if not isinstance(row, dict):
                 raise ValueError(f"{kind}: {str(row)[:80]!r} is no object")
-            if row.get("vhost", VHOST) != VHOST:
-                others += 1
+            place = ROOT if kind == "vhosts" else vhost or str(row.get("vhost", ROOT))
+            if kind == "vhosts" and vhost is not None:
                 continue
-            if (missed := (yield from declare(Inside(gateway, user), row))) is not None:
+            if gateway.definitions.vhosts.get(place) is None:
+                raise ValueError(f"{kind}: vhost {place[:80]!r} is not there, and not in this file")
+            if (missed := (yield from declare(Inside(gateway, user, place), row))) is not None:
                 left[missed] = left.get(missed, 0) + 1
-    if others:
-        left["of other vhosts"] = others
     for name, count in left.items():
         log.warning("amqp: definitions: %d %s were not imported", count, name)
     return left
 
 
+def _vhost(inside: Inside, row: dict[str, Any]) -> Steps:
+    yield from virtual_hosts.put(inside.gateway, str(row["name"]), row)
+
+
 def _parameter(inside: Inside, row: dict[str, Any]) -> Steps:
-    """Operator policies are parameters in such a file; there are no others here."""
+    """Operator policies and limits of vhosts are parameters in such a file; there are no others here."""
+    if row.get("component") == LIMITS and isinstance(row.get("value"), dict):
+        for limit, value in row["value"].items():
+            yield from virtual_hosts.set_limit(inside.gateway, inside.vhost, limit, value)
+        return None
     if row.get("component") != OPERATOR or not isinstance(row.get("value"), dict):
         return "parameters"
-    yield from policies.put(inside.gateway, OPERATOR, str(row["name"]), row["value"])
+    yield from policies.put(inside.gateway, OPERATOR, prefix_of(inside.vhost) + str(row["name"]), row["value"])
     return None
 
 
 def _policy(inside: Inside, row: dict[str, Any]) -> Steps:
-    yield from policies.put(inside.gateway, USER, str(row["name"]), row)
+    yield from policies.put(inside.gateway, USER, prefix_of(inside.vhost) + str(row["name"]), row)
 
 
 def _exchange(inside: Inside, row: dict[str, Any]) -> Steps:

@@ -14,6 +14,8 @@ from gantrymq_gateways.amqp.door import HANDLERS
 from gantrymq_gateways.amqp.gateway import Gateway
 from gantrymq_gateways.amqp.messages.consumers import Queue
 from gantrymq_gateways.amqp.messages.publish import Publisher, PublishingChannel
+from gantrymq_gateways.amqp.origin import ROOT, prefix_of
+from gantrymq_gateways.amqp.vhosts.registry import said_in
 from gantrymq_gateways.amqp.wire.codec import FRAME, decode_arguments, encode_arguments
 from gantrymq_gateways.amqp.wire.constants import FRAME_BODY, FRAME_HEADER, METHODS, NOT_FOUND, AmqpError
 from gantrymq_gateways.amqp.wire.content import Properties, decode_properties, encode_properties
@@ -47,8 +49,9 @@ class Fetched:
 class Inside:
     """A connection without a peer (`channels.channel.Door`). One request uses it, then `leave`."""
 
-    def __init__(self, gateway: Gateway, user: str) -> None:
+    def __init__(self, gateway: Gateway, user: str, vhost: str = ROOT) -> None:
         self.gateway = gateway
+        self.vhost = vhost
         self.frame_max = FRAME_MAX
         self.replies: list[tuple[str, tuple[Any, ...]]] = []
         self._frames: list[bytes] = []
@@ -60,9 +63,12 @@ class Inside:
     def call(self, name: str, *arguments: Any) -> Steps:
         """One method; returns the arguments of its answer. Raises AmqpError and GantryError."""
         self.replies.clear()
-        steps = HANDLERS[name](self._channel, *arguments)
-        if steps is not None:
-            yield from steps
+        try:
+            steps = HANDLERS[name](self._channel, *arguments)
+            if steps is not None:
+                yield from steps
+        except AmqpError as error:
+            raise said_in(error, self.vhost) from None
         return self.replies[-1][1] if self.replies else ()
 
     def get(self, queue: str, count: int) -> Steps:
@@ -83,14 +89,17 @@ class Inside:
     def publish(self, exchange: str, key: str, properties: Properties, body: bytes) -> Steps:
         """True if a queue got it."""
         definitions = self.gateway.definitions
-        if exchange and (yield from definitions.find_exchange(exchange)) is None:
-            raise AmqpError(NOT_FOUND, f"no exchange '{exchange}' in vhost '/'")
+        if exchange and (yield from definitions.find_exchange(prefix_of(self.vhost) + exchange)) is None:
+            raise AmqpError(NOT_FOUND, f"no exchange '{exchange}' in vhost '{self.vhost}'")
         self._frames.clear()
-        publisher = Publisher(
-            self.gateway.port, self.gateway.targets, self.gateway.contents(self._user), self.gateway.clock.now_ms, self
-        )
+        gateway = self.gateway
+        targets, contents = gateway.targets_in(self.vhost), gateway.contents(self._user)
+        publisher = Publisher(gateway.port, targets, contents, gateway.clock.now_ms, self)
         arguments = encode_arguments(METHODS["basic.publish"].spec, (0, exchange, key, True, False))
-        publisher.publish(self._channel, Publish(CHANNEL, arguments, encode_properties(properties), body))
+        try:
+            publisher.publish(self._channel, Publish(CHANNEL, arguments, encode_properties(properties), body))
+        except AmqpError as error:
+            raise said_in(error, self.vhost) from None
         yield partial(self._flushed, publisher)
         if self._refused is not None:
             raise GantryError(self._refused)
@@ -158,6 +167,9 @@ class Inside:
 
     def shutdown(self) -> None:
         """See Door."""
+
+    def close_for(self, reason: str) -> None:
+        """See Owner: it is no connection."""
 
     def check_timeouts(self, now_ms: int) -> None:
         """See Door: a request is shorter."""

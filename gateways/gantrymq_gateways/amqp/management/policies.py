@@ -7,24 +7,23 @@ from typing import Any
 from gantrymq.net.procedures.driver import Steps
 from gantrymq_gateways.amqp.definitions import Exchange, QueueDefinition
 from gantrymq_gateways.amqp.gateway import Gateway
+from gantrymq_gateways.amqp.origin import local, vhost_of
 from gantrymq_gateways.amqp.queues.policies import OPERATOR, USER, ServerPolicy, new_policy
-
-VHOST = "/"
 
 
 def view(name: str, policy: ServerPolicy) -> dict[str, Any]:
-    """One of them."""
+    """One of them, by its full name."""
     return {
-        "vhost": VHOST, "name": name, "pattern": policy.pattern, "apply-to": policy.apply_to,
+        "vhost": vhost_of(name), "name": local(name), "pattern": policy.pattern, "apply-to": policy.apply_to,
         "definition": policy.definition, "priority": policy.priority,
     }  # fmt: skip
 
 
-def parameters(gateway: Gateway) -> list[dict[str, Any]]:
+def parameters(gateway: Gateway, vhost: str | None = None) -> list[dict[str, Any]]:
     """Operator policies as files of definitions have them."""
     return [
-        {"vhost": VHOST, "name": name, "component": OPERATOR, "value": _value(policy)}
-        for name, policy in gateway.definitions.policies.all(OPERATOR)
+        {"vhost": vhost_of(name), "name": local(name), "component": OPERATOR, "value": _value(policy)}
+        for name, policy in gateway.definitions.policies.all(OPERATOR, vhost)
     ]
 
 
@@ -33,7 +32,7 @@ def _value(policy: ServerPolicy) -> dict[str, Any]:
 
 
 def put(gateway: Gateway, sort: str, name: str, body: dict[str, Any]) -> Steps:
-    """Make or change one; what it concerns has it at the end. Raises ValueError. Returns whether it is new."""
+    """Make or change one, by its full name; what it concerns has it at the end. Raises ValueError. Returns whether it is new."""
     policy = new_policy(sort, body)
     definitions = gateway.definitions
     yield definitions.lock.take("definitions")
@@ -66,7 +65,7 @@ def of_queue(gateway: Gateway, queue: QueueDefinition) -> dict[str, Any]:
 
 def of_exchange(gateway: Gateway, exchange: Exchange) -> dict[str, Any]:
     """The same of an exchange; the default exchange has none."""
-    policy, said = gateway.definitions.policies.of_exchange(exchange.name) if exchange.name else (None, {})
+    policy, said = gateway.definitions.policies.of_exchange(exchange.name) if local(exchange.name) else (None, {})
     return {"policy": policy, "effective_policy_definition": said} if policy is not None else {}
 
 

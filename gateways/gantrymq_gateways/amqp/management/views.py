@@ -13,13 +13,13 @@ from gantrymq.broker.port import FIND, CursorInfo
 from gantrymq.model.errors import GantryError
 from gantrymq.net.procedures.driver import Done, Steps
 from gantrymq_gateways.amqp.channels.channel import Channel
-from gantrymq_gateways.amqp.definitions import GROUP, SYSTEM_EXCHANGES, Binding, Exchange, QueueDefinition
+from gantrymq_gateways.amqp.definitions import GROUP, Binding, Exchange, QueueDefinition, system_exchanges
 from gantrymq_gateways.amqp.door import AmqpDoor
 from gantrymq_gateways.amqp.exchanges.arguments import TYPES
 from gantrymq_gateways.amqp.gateway import Gateway
 from gantrymq_gateways.amqp.management import policies
-from gantrymq_gateways.amqp.management.policies import VHOST
 from gantrymq_gateways.amqp.management.values import plain_table
+from gantrymq_gateways.amqp.origin import local, own_prefix, prefix_of, vhost_of
 from gantrymq_gateways.amqp.wire.constants import DIRECT_REPLY_TO
 from gantrymq_gateways.amqp.wire.values import read_table
 
@@ -45,22 +45,32 @@ def exchange_view(gateway: Gateway, exchange: Exchange) -> dict[str, Any]:
 def definition_of(exchange: Exchange) -> dict[str, Any]:
     """What files of definitions say of it."""
     return {
-        "name": exchange.name, "vhost": VHOST, "type": exchange.type or "direct", "durable": exchange.durable,
+        "name": local(exchange.name), "vhost": vhost_of(exchange.name), "type": exchange.type or "direct", "durable": exchange.durable,
         "auto_delete": exchange.auto_delete, "internal": exchange.internal, "arguments": arguments_of(exchange.arguments),
     }  # fmt: skip
 
 
-def exchanges(gateway: Gateway) -> list[Exchange]:
-    """All that can be published to, the default exchange first."""
-    declared = sorted(gateway.definitions.exchanges(), key=lambda exchange: exchange.name)
-    return [Exchange("", "direct"), *SYSTEM_EXCHANGES.values(), *declared]
+def exchanges(gateway: Gateway, vhost: str | None = None) -> list[Exchange]:
+    """All that can be published to, each vhost's default exchange first."""
+    names = gateway.definitions.vhosts.names() if vhost is None else [vhost]
+    declared: dict[str, list[Exchange]] = {name: [] for name in names}
+    for exchange in gateway.definitions.exchanges():
+        if (found := declared.get(vhost_of(exchange.name))) is not None:
+            found.append(exchange)
+    return [
+        exchange
+        for name in names
+        for exchange in (
+            Exchange(prefix_of(name), "direct"), *system_exchanges(name), *sorted(declared[name], key=lambda each: each.name)
+        )
+    ]  # fmt: skip
 
 
 def binding_view(binding: Binding) -> dict[str, Any]:
     """One binding."""
     arguments = arguments_of(binding.arguments)
     return {
-        "source": binding.source, "vhost": VHOST, "destination": binding.destination,
+        "source": local(binding.source), "vhost": vhost_of(binding.destination), "destination": local(binding.destination),
         "destination_type": "queue" if binding.to_queue else "exchange", "routing_key": binding.key,
         "arguments": arguments, "properties_key": properties_key(binding.key, arguments),
     }  # fmt: skip
@@ -74,17 +84,25 @@ def properties_key(key: str, arguments: dict[str, Any]) -> str:
     return f"{quote(key, safe='')}~{digest}"
 
 
-def bindings(gateway: Gateway) -> Iterator[Binding]:
-    """All, the default exchange's first."""
-    for queue in visible_queues(gateway):
-        yield Binding("", True, queue.name, queue.name, b"")
-    yield from gateway.definitions.bindings()
+def bindings(gateway: Gateway, vhost: str | None = None) -> Iterator[Binding]:
+    """All, or those of a vhost, the default exchange's first."""
+    for queue in visible_queues(gateway, vhost):
+        yield Binding(own_prefix(queue.name), True, queue.name, local(queue.name), b"")
+    for binding in gateway.definitions.bindings():
+        if vhost is None or vhost_of(binding.source) == vhost:
+            yield binding
 
 
-def visible_queues(gateway: Gateway) -> list[QueueDefinition]:
-    """Without those behind direct replies."""
+def visible_queues(gateway: Gateway, vhost: str | None = None) -> list[QueueDefinition]:
+    """All, or those of a vhost, without those behind direct replies."""
     found = gateway.definitions.queues.values()
-    return [queue for queue in found if queue.finished or queue.transient if not queue.name.startswith(DIRECT_REPLY_TO)]
+    return [
+        queue
+        for queue in found
+        if (queue.finished or queue.transient)
+        and not local(queue.name).startswith(DIRECT_REPLY_TO)
+        and (vhost is None or vhost_of(queue.name) == vhost)
+    ]
 
 
 def queue_views(gateway: Gateway, wanted: Iterable[QueueDefinition]) -> Steps:
@@ -121,7 +139,7 @@ def _queue_view(gateway: Gateway, definition: QueueDefinition, info: CursorInfo 
     consumers = list(queue.consumers) if queue is not None else []
     count = info.consumers if info is not None else 0
     return {
-        "name": definition.name, "vhost": VHOST, "durable": definition.durable, "auto_delete": definition.auto_delete,
+        "name": local(definition.name), "vhost": vhost_of(definition.name), "durable": definition.durable, "auto_delete": definition.auto_delete,
         "exclusive": definition.exclusive, "arguments": arguments, "type": arguments.get("x-queue-type", "classic"),
         "node": node_name(gateway), "state": "running", "consumers": count, "messages": ready + unacked,
         "messages_ready": ready, "messages_unacknowledged": unacked, **policies.of_queue(gateway, definition),
@@ -145,7 +163,7 @@ def connection_view(door: AmqpDoor) -> dict[str, Any]:
     wire = door.wire
     host, _, port = door.peer.rpartition(":")
     return {
-        "name": connection_name(door), "user": wire.user, "vhost": VHOST, "protocol": "AMQP 0-9-1", "type": "network",
+        "name": connection_name(door), "user": wire.user, "vhost": door.vhost, "protocol": "AMQP 0-9-1", "type": "network",
         "state": "blocked" if door.blocked_for_room else "running", "channels": len(door.channels),
         "channel_max": wire.channel_max, "frame_max": door.frame_max, "timeout": wire.heartbeat_s, "peer_host": host,
         "peer_port": int(port) if port.isdigit() else 0, "connected_at": door.connected_ms, "ssl": False,
@@ -162,7 +180,7 @@ def connection_name(door: AmqpDoor) -> str:
 def channel_view(door: AmqpDoor, channel: Channel) -> dict[str, Any]:
     """One channel."""
     return {
-        "name": f"{connection_name(door)} ({channel.number})", "number": channel.number, "user": door.wire.user, "vhost": VHOST,
+        "name": f"{connection_name(door)} ({channel.number})", "number": channel.number, "user": door.wire.user, "vhost": door.vhost,
         "state": "running", "confirm": channel.confirming, "transactional": channel.transaction is not None,
         "prefetch_count": channel.prefetch, "global_prefetch_count": channel.ledger.prefetch_shared,
         "messages_unacknowledged": len(channel.ledger.open), "consumer_count": len(channel.consumers),
@@ -181,7 +199,7 @@ def consumer_views(gateway: Gateway) -> Iterator[dict[str, Any]]:
     for door in connections(gateway):
         for channel in list(door.channels.values()):
             for consumer in list(channel.consumers.values()):
-                if consumer.queue.name.startswith(DIRECT_REPLY_TO):
+                if local(consumer.queue.name).startswith(DIRECT_REPLY_TO):
                     continue
                 details = {
                     "name": f"{connection_name(door)} ({channel.number})", "number": channel.number, "user": door.wire.user,
@@ -191,7 +209,7 @@ def consumer_views(gateway: Gateway) -> Iterator[dict[str, Any]]:
                     "consumer_tag": consumer.tag, "exclusive": consumer.exclusive, "ack_required": not consumer.no_ack,
                     "prefetch_count": consumer.prefetch, "active": consumer.active, "activity_status": "up" if consumer.active else "waiting",
                     "arguments": {"x-priority": consumer.priority} if consumer.priority else {},
-                    "queue": {"name": consumer.queue.name, "vhost": VHOST}, "channel_details": details,
+                    "queue": {"name": local(consumer.queue.name), "vhost": door.vhost}, "channel_details": details,
                 }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import DELAYED, Message
 from gantrymq_gateways.amqp.messages.special import Special, SpecialReader, delay_property, keys_property, origin_keys
-from gantrymq_gateways.amqp.origin import DEFAULT_EXCHANGE, DIRECT_TOPIC, KIND, tag_of
+from gantrymq_gateways.amqp.origin import DEFAULT_EXCHANGE, DIRECT_TOPIC, KIND, local, tag_of
 from gantrymq_gateways.amqp.properties.mapping import expires_at, native_target, topic_of
 from gantrymq_gateways.amqp.properties.reading import Content, PropertyReader, SpecialListError
 from gantrymq_gateways.amqp.wire.codec import ack_frame, content_frames, method_frame, nack_frame, split_publish
@@ -71,10 +71,11 @@ class Target:
 
 
 class Targets:
-    """Targets by the raw arguments of basic.publish, shared by all connections."""
+    """Targets by the raw arguments of basic.publish, shared by all connections of a vhost. `prefix`: what stands in front of its names."""
 
-    def __init__(self, definitions: Definitions) -> None:
+    def __init__(self, definitions: Definitions, prefix: str = "") -> None:
         self._definitions = definitions
+        self.prefix = prefix
         self._cache: dict[bytes, Target] = {}
 
     def find(self, arguments: bytes) -> Target:
@@ -99,6 +100,7 @@ class Targets:
         try:
             if not exchange:
                 return self._default(key, mandatory, version)
+            exchange = self.prefix + exchange
             tag = tag_of(key)
         except GantryError as error:
             raise AmqpError(PRECONDITION_FAILED, error.text) from error
@@ -114,11 +116,12 @@ class Targets:
         return target
 
     def first_of(self, target: Target, arguments: bytes, keys: list[str]) -> Target:
-        """Where a message of the default exchange with several keys lies: with the first queue that there is."""
+        """Where a message of the default exchange with several keys (full names) lies: with the first queue that there is."""
         _, key, _, _ = split_publish(arguments)
-        for name in (key, *keys):
+        first = self.prefix + key
+        for name in (first, *keys):
             queue = self._definitions.queues.get(name)
-            if queue is not None and name != key:
+            if queue is not None and name != first:
                 topic, tag = (topic_of(name), "") if queue.shared else (DIRECT_TOPIC, names.encode_word(name))
                 native = native_target("", tag, key)
                 return Target(topic, tag, native, DEFAULT_EXCHANGE, KIND, target.mandatory, target.version)
@@ -128,12 +131,13 @@ class Targets:
 
     def _default(self, key: str, mandatory: bool, version: int) -> Target:
         """The default exchange: to the queue named like the key, and nothing is stored if there is none."""
-        queue = self._definitions.queues.get(key)
+        name = self.prefix + key
+        queue = self._definitions.queues.get(name)
         names.refuse_nul(key)
-        topic, tag, rest = DIRECT_TOPIC, names.encode_word(key), ""
+        topic, tag, rest = DIRECT_TOPIC, names.encode_word(name), ""
         if queue is not None and queue.shared:
-            topic, tag = topic_of(key), ""
-            rest = key if names.decode_escapes(topic, "") != key else ""
+            topic, tag = topic_of(name), ""
+            rest = key if names.decode_escapes(topic, "") != name else ""
         return Target(topic, tag, native_target("", tag, rest), DEFAULT_EXCHANGE, KIND, mandatory, version)
 
 
@@ -257,7 +261,7 @@ class Publisher:
         try:
             content = self._contents.find(event.properties)
         except SpecialListError:
-            special = self._contents.special.read(event.properties, channel.reply_queue, target.delayed)
+            special = self._contents.special.read(event.properties, local(channel.reply_queue), target.delayed)
             message = self._special_message(target, event, special)
         else:
             message = self._message(target, event.body, content, 0)
@@ -287,8 +291,9 @@ class Publisher:
         """One with further keys, or for later. The queues of a later one are chosen when its time has come, so nothing is returned now."""
         keys = special.keys
         if keys:
-            self._owner.check_keys(target.exchange, keys)
+            self._owner.check_keys(local(target.exchange), keys)
         if keys and target.exchange == DEFAULT_EXCHANGE:
+            keys = [self._targets.prefix + key for key in keys]
             target = self._targets.first_of(target, event.arguments, keys)
         message = self._message(target, event.body, special.content, special.delay_ms)
         if keys:

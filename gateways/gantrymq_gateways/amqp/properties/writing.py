@@ -15,7 +15,7 @@ from typing import Final
 from gantrymq.model import names as native_names
 from gantrymq.model import properties as props
 from gantrymq.model.message import Message
-from gantrymq_gateways.amqp.origin import DEFAULT_EXCHANGE, DIRECT_TOPIC
+from gantrymq_gateways.amqp.origin import DEFAULT_EXCHANGE, DIRECT_TOPIC, local
 from gantrymq_gateways.amqp.properties import residue
 from gantrymq_gateways.amqp.properties.mapping import KEY
 from gantrymq_gateways.amqp.properties.residue import LENGTH, LONG, NESTED
@@ -411,9 +411,9 @@ def _number(text: bytes) -> int:
 def _made_tail(origin: str | None, topic: str, tag: str, own_key: str) -> bytes:
     if origin == DEFAULT_EXCHANGE:
         exchange = ""
-        key = own_key or native_names.decode_escapes(tag if topic == DIRECT_TOPIC else topic, "")
+        key = own_key or local(native_names.decode_escapes(tag if topic == DIRECT_TOPIC else topic, ""))
     else:
-        exchange = origin or native_names.decode_escapes(topic, "")
+        exchange = local(origin or native_names.decode_escapes(topic, ""))
         key = native_names.decode_escapes(tag, ".")
     return shortstr(_short(exchange)) + shortstr(_short(key))
 

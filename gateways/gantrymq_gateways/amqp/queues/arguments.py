@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from gantrymq.model import properties as props
 from gantrymq.model.queue_policy import Policy
-from gantrymq_gateways.amqp.origin import KIND
+from gantrymq_gateways.amqp.origin import KIND, own_prefix
 from gantrymq_gateways.amqp.wire.constants import PRECONDITION_FAILED, AmqpError
 from gantrymq_gateways.amqp.wire.values import ERLANG_TYPES, Field, Table, lookup, read_table, text_of
 
@@ -299,6 +299,8 @@ def policy_of(name: str, arguments: bytes, table: str, auto_delete: bool = False
     if limit is None and is_quorum(values):
         limit = DELIVERY_LIMIT
     exchange = text("x-dead-letter-exchange")
+    if exchange:
+        exchange = own_prefix(name) + exchange
     policy = Policy(
         name=name,
         message_ttl_ms=number("x-message-ttl"),

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from gantrymq.model import names
 from gantrymq.model.message import Message
-from gantrymq_gateways.amqp.origin import DEFAULT_EXCHANGE, DIRECT_TOPIC, KIND, tag_of
+from gantrymq_gateways.amqp.origin import DEFAULT_EXCHANGE, DIRECT_TOPIC, KIND, local, own_prefix, tag_of
 from gantrymq_gateways.amqp.properties.mapping import body_of, native_target, topic_of
 from gantrymq_gateways.amqp.properties.reading import PropertyReader
 from gantrymq_gateways.amqp.properties.writing import Renderer
@@ -40,6 +40,7 @@ class AmqpDeadLetters:
         properties = decode_properties(rendered.properties)
         headers = list(properties.headers or [])
         keys = [key, *_further_keys(headers)]
+        prefix, queue = own_prefix(queue), local(queue)
         deaths = _deaths(headers, queue, reason, exchange, keys, now_ms, properties.expiration)
         if target.get("key") is not None:
             headers = [(name, field) for name, field in headers if name != "CC"]
@@ -49,19 +50,20 @@ class AmqpDeadLetters:
         user = properties.user_id
         reader = self._reader if user is None else PropertyReader(user, special=True)
         content = reader.read(encode_properties(properties))
-        made = self._addressed(target["exchange"], keys[0], content.native, body_of(message))
-        return made, _went_round(deaths)
+        made = self._addressed(target["exchange"], prefix, keys[0], content.native, body_of(message))
+        return made, _went_round(deaths, prefix)
 
-    def _addressed(self, exchange: str, key: str, native: bytes, body: bytes) -> Message:
+    def _addressed(self, exchange: str, prefix: str, key: str, native: bytes, body: bytes) -> Message:
         if exchange:
             tag = tag_of(key)
             made = Message(topic_of(exchange), body, native_target(exchange, tag, "") + native, tag)
             made.exchange = exchange
         else:
-            topic, tag, rest = DIRECT_TOPIC, names.encode_word(key), ""
-            if self._has_topic(key):
-                topic, tag = topic_of(key), ""
-                rest = key if names.decode_escapes(topic, "") != key else ""
+            name = prefix + key
+            topic, tag, rest = DIRECT_TOPIC, names.encode_word(name), ""
+            if self._has_topic(name):
+                topic, tag = topic_of(name), ""
+                rest = key if names.decode_escapes(topic, "") != name else ""
             made = Message(topic, body, native_target("", tag, rest) + native, tag)
             made.exchange = DEFAULT_EXCHANGE
         made.demand_route = KIND
@@ -109,13 +111,13 @@ def _with_deaths(headers: Table, deaths: list[Table], queue: str, reason: str, e
     return kept
 
 
-def _went_round(deaths: list[Table]) -> frozenset[str]:
+def _went_round(deaths: list[Table], prefix: str) -> frozenset[str]:
     """Queues that the message comes from without anybody having rejected it on the way: it must not enter them again (rabbit_dead_letter: is_cycle)."""
     found = []
     for entry in deaths:
         if _text(entry, "reason") == "rejected":
             break
-        found.append(_text(entry, "queue"))
+        found.append(prefix + _text(entry, "queue"))
     return frozenset(found)
 
 

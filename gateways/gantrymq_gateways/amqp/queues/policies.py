@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from gantrymq.auth.expressions import ExpressionError, matches
+from gantrymq_gateways.amqp.origin import local, vhost_of
 from gantrymq_gateways.amqp.queues.arguments import ARGUMENTS, parse, type_of
 from gantrymq_gateways.amqp.wire.values import Field, encode_table
 
@@ -180,9 +181,17 @@ class Policies:
         if value is not None:
             rows[name] = _decode(value)
 
-    def all(self, sort: str) -> list[tuple[str, ServerPolicy]]:
-        """By name."""
-        return sorted((name, policy) for name, policy in self._rows[sort].items() if not policy.gone)
+    def all(self, sort: str, vhost: str | None = None) -> list[tuple[str, ServerPolicy]]:
+        """By full name; of one vhost, or of all."""
+        return sorted(
+            (name, policy)
+            for name, policy in self._rows[sort].items()
+            if not policy.gone and (vhost is None or vhost_of(name) == vhost)
+        )
+
+    def keys_of(self, vhost: str) -> list[str]:
+        """Of the rows of a vhost."""
+        return [row_key(sort, name) for sort in SORTS for name in self._rows[sort] if vhost_of(name) == vhost]
 
     def get(self, sort: str, name: str) -> ServerPolicy | None:
         """One of them."""
@@ -198,11 +207,14 @@ class Policies:
 
     def _for(self, sort: str, name: str, kinds: frozenset[str]) -> tuple[str, ServerPolicy] | None:
         best: tuple[str, ServerPolicy] | None = None
+        vhost, own = vhost_of(name), local(name)
         for each, policy in self._rows[sort].items():
             if policy.gone or policy.apply_to not in kinds or (best and best[1].priority >= policy.priority):
                 continue
-            if not policy.pattern or matches(policy.pattern, name):  # an empty one matches every name
-                best = each, policy
+            if vhost_of(each) == vhost and (
+                not policy.pattern or matches(policy.pattern, own)
+            ):  # an empty one matches all
+                best = local(each), policy
         return best
 
     def of_queue(self, name: str, arguments: bytes) -> tuple[str | None, str | None, dict[str, Any]]:

@@ -137,6 +137,11 @@ class _Channel:
     """Number of the body that is not complete."""
 
 
+def _only_root(vhost: str) -> None:
+    if vhost != "/":
+        raise AmqpError(c.NOT_ALLOWED, f"vhost {vhost} not found", connection=True)
+
+
 class Connection:
     """State and outbox of one connection."""
 
@@ -179,8 +184,10 @@ class Connection:
         self._reason = ""
         self.on_failure: Callable[[int, str], None] = lambda channel, text: None
         """Called once per channel or connection (0) that is closed for an error, with the reply text."""
-        self.check_vhost: Callable[[str], None] = lambda vhost: None
-        """Raises AmqpError for a vhost that is not for this user."""
+        self.check_channel: Callable[[], None] = lambda: None
+        """Raises AmqpError where the user has too many."""
+        self.check_vhost: Callable[[str], None] = _only_root
+        """Raises AmqpError for a vhost that is not there, or not for this user."""
         self.update_secret: Callable[[str], None] = lambda secret: None
         """A new password or token of the same user. Raises AmqpError."""
         self._ended = False
@@ -555,9 +562,6 @@ class Connection:
         self._state = State.OPEN
 
     def _opened(self, vhost: str, method: Method, events: list[Event]) -> None:
-        if vhost != "/":
-            self.fail(AmqpError(c.NOT_ALLOWED, f"vhost {vhost} not found", connection=True), 0, method.number)
-            return
         try:
             self.check_vhost(vhost)
         except AmqpError as error:
@@ -619,6 +623,11 @@ class Connection:
             count = len(self._channels)
             text = f"number of channels opened ({count}) has reached the negotiated channel_max ({self.channel_max})"
             self._connection_error(AmqpError(c.NOT_ALLOWED, text, connection=True), events, method.number)
+            return
+        try:
+            self.check_channel()
+        except AmqpError as error:
+            self._connection_error(error, events, method.number)
             return
         self._channels[number] = _Channel()
         self.send(number, "channel.open-ok", b"")
