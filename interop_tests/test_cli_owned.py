@@ -69,6 +69,12 @@ def test_queues(managed: tuple[Gantry, str]) -> None:
     assert (shown["max_length"], shown["bindings"], shown["in_rate"]) == (100, ["amq.topic a.#"], 0.0)
     assert [row["queue"] for row in rows(server, "queue", "list", "--protocol", "mqtt")] == ["$share/og/owned/#"]
     assert "owned-jobs" in run(server, "queue", "list").stdout
+    (group,) = [row for row in rows(server, "group", "list") if row["group"] == "$share/og"]
+    assert (group["lag"], group["topics"], group["members"]) == (1, ["owned/#"], 0)
+    (shown,) = rows(server, "group", "show", "$share/og")
+    assert (shown["topic"], shown["lag"], shown["unacked"]) == ("owned/#", 1, 0)
+    assert run(server, "group", "show", "$share/other").returncode == 3
+    assert "owned/#" in run(server, "group", "show", "$share/og").stdout
     missing = run(server, "queue", "show", "owned-job")
     assert (missing.returncode, "there is no queue owned-job" in missing.stderr) == (3, True)
     assert run(server, "queue", "list", "--protocol", "smtp").returncode == 2

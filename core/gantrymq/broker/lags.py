@@ -1,4 +1,5 @@
-"""How far every consumer group is behind in every topic, by committed offsets; in steps, for 20,000 topics take 40 ms."""
+"""How far every consumer group is behind in every topic, by committed offsets, and every shared MQTT subscription in its queue; in steps, for 20,000 topics
+take 40 ms."""
 
 from __future__ import annotations
 
@@ -83,6 +84,35 @@ class LagSweep:
                     part.append((lag, name, group))
         yield
         self._keep_best(part)
+        yield from self._shared()
+
+    def _shared(self) -> Iterator[None]:
+        """Shared subscriptions: the group is `$share/<name>`, the topic its filter."""
+        cursors = self._broker.cursors
+        ids = list(cursors.shared)
+        for first in range(0, len(ids), PAIRS_PER_STEP):
+            found = []
+            for cursor_id in ids[first : first + PAIRS_PER_STEP]:
+                cursor = cursors.shared.get(cursor_id)
+                if cursor is None:  # deleted meanwhile
+                    continue
+                self.places += 1
+                info = cursors.info(cursor)
+                lag = info.ready + info.unacked
+                if lag > 0:
+                    self.total += lag
+                    self.behind_count += 1
+                    found.append((lag, cursor.queue))
+            best = sorted(found, reverse=True)[: self._limit]
+            self._keep_best([(lag, *self._named(queue)) for lag, queue in best])
+            yield
+
+    def _named(self, queue: str) -> tuple[str, str]:
+        """Topic filter and group of a shared subscription's queue."""
+        group, wanted = names.share_parts(self._broker.queues.name_of(queue))
+        return wanted or queue, group.replace(
+            "@", "%40"
+        )  # An `@` stands between topic and group in keys of such pairs.
 
     def _keep_best(self, found: list[tuple[int, str, str]]) -> list[tuple[int, str, str]]:
         """Of these and what was kept before; the answer: room for the next ones."""

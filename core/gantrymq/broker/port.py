@@ -67,6 +67,9 @@ class Start:
     at_ms: int = 0
 
 
+SHARED_GROUP: Final = "mqtt-share"
+"""Group of the cursor in a queue that consumers share under a name: it is shown as a consumer group."""
+
 END = Start("end")
 EARLIEST = Start("earliest")
 FIND = Start("find")

@@ -60,7 +60,7 @@ GROUPS: Final = {
     "user": ("Users, who sign in where authentication is on.", ["gantrymq.cli.security.users"]),
     "policy": ("What users and groups may do.", ["gantrymq.cli.security.users"]),
     "auth": ("Why something is allowed or refused; keys.", ["gantrymq.cli.security.users"]),
-    "amqp": ("The AMQP door: exchanges, queues, connections, definitions.", ["gantrymq.cli.commands.amqp"]),
+    "amqp": ("The AMQP door: exchanges, queues, connections, definitions.", ["gantrymq.cli.owned.amqp"]),
     "pipeline": ("Spark projects to begin with.", ["gantrymq.cli.pipeline"]),
     "cert": ("Certificates for trying TLS out.", ["gantrymq.cli.security.certificates"]),
     "config": ("Settings: what is in force, what is wrong, and a sample.", ["gantrymq.cli.commands.configuration"]),

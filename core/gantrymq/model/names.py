@@ -238,3 +238,12 @@ def _hash_bytes(data: bytes) -> int:
         part = data[at : at + HASH_CHUNK]
         value = (value * pow(31, len(part), 1 << 32) + _hash_bytes(part)) & 0xFFFFFFFF
     return value
+
+
+def share_parts(text: str) -> tuple[str, str]:
+    """Group and topic filter of a shared MQTT subscription: `$share/<group>` or `$queue`, and what follows."""
+    group, _, wanted = text.partition("/")
+    if group == "$share":
+        name, _, wanted = wanted.partition("/")
+        group = f"{group}/{name}"
+    return group, wanted

@@ -28,7 +28,7 @@ from gantrymq.broker.consuming.priorities import PriorityWindow
 from gantrymq.broker.consuming.roles import Managed, QueueReader, Seated
 from gantrymq.broker.consuming.shared_bodies import SHARED_BYTES_MIN
 from gantrymq.broker.consuming.window import MARK_STEP, AckWindow
-from gantrymq.broker.port import CursorDetails, CursorInfo, Delivery, Outcome
+from gantrymq.broker.port import SHARED_GROUP, CursorDetails, CursorInfo, Delivery, Outcome
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.model.names import LMQ_PREFIX, light_name
@@ -145,6 +145,8 @@ class Cursors:
         self.moved = MovedPlaces()
         self._by_key: dict[tuple[str, str], Cursor] = {}
         self._of_queue: dict[str, set[int]] = {}
+        self.shared: dict[int, Cursor] = {}
+        """Those of `SHARED_GROUP`."""
         self._holders: dict[int, set[int]] = {}
         self._acked: dict[int, list[int]] = {}
         self._back: dict[int, list[int]] = {}
@@ -282,6 +284,7 @@ class Cursors:
     def delete(self, cursor: Cursor) -> None:
         """Forget it; the caller removes its row."""
         self.by_id.pop(cursor.id, None)
+        self.shared.pop(cursor.id, None)
         self._by_key.pop((cursor.queue, cursor.group), None)
         ids = self._of_queue.get(cursor.queue)
         if ids is not None:
@@ -729,6 +732,8 @@ class Cursors:
         self.by_id[cursor.id] = cursor
         self._by_key[(cursor.queue, cursor.group)] = cursor
         self._of_queue.setdefault(cursor.queue, set()).add(cursor.id)
+        if cursor.group == SHARED_GROUP:
+            self.shared[cursor.id] = cursor
 
     def _done(self, cursor: Cursor, offset: int) -> None:
         cursor.window.done(offset)

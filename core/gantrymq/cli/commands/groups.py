@@ -37,6 +37,9 @@ from gantrymq.model.names import DLQ_PREFIX, RETRY_PREFIX
 group_app = typer.Typer()
 offset_app = typer.Typer()
 
+SHARED = ("$share/", "$queue")
+"""Begin the names of groups that are shared MQTT subscriptions."""
+
 Name = Annotated[str, typer.Argument(metavar="GROUP", autocompletion=completion.groups)]
 Topic = Annotated[str, typer.Option("--topic", help="Only this topic.", autocompletion=completion.topics)]
 
@@ -153,7 +156,10 @@ def list_(
 
 async def show_list(admin: Admin, everything: bool, again: bool, interval_s: float, as_lines: bool) -> None:
     """A row per group, those behind first."""
+    from gantrymq.cli.owned.shares import Shares
+
     trends: dict[str, Trend] = {}
+    shares = Shares(admin)
 
     async def fetch() -> tuple[Sequence[Any], RenderableType]:
         rows = await _rows_of_brokers(admin)
@@ -161,6 +167,8 @@ async def show_list(admin: Admin, everything: bool, again: bool, interval_s: flo
             known = [name for part in await names.groups(admin) for name in part]
             found = await tools.gather([lambda name=name: inspect(admin, name) for name in known])  # type: ignore[misc]
             rows = [_row(each) for each in found]
+        else:  # brokers of ours
+            rows += await shares.rows()
         hidden = [] if everything else [row for row in rows if names.is_own_group(row["group"])]
         rows = [row for row in rows if row not in hidden]
         rows.sort(key=lambda row: (-(row["lag"] or 0), row["group"]))
@@ -181,7 +189,8 @@ async def show_list(admin: Admin, everything: bool, again: bool, interval_s: flo
         note = Text(names.hidden_line(len(hidden), "group"), "dim") if hidden else None
         return rows, stacked(listing(columns, cells) if rows else "no groups", note)
 
-    await watch(fetch, again, interval_s, as_lines)
+    async with shares:
+        await watch(fetch, again, interval_s, as_lines)
 
 
 def _row(found: GroupView) -> dict[str, Any]:
@@ -227,6 +236,11 @@ async def do_show(
     admin: Admin, group: str, topic: str, whole: bool, again: bool, interval_s: float, as_lines: bool
 ) -> None:
     """Everything of one group, or of it alone where it is in every queue."""
+    if group.startswith(SHARED):
+        from gantrymq.cli.owned.shares import show_shared
+
+        await show_shared(admin, group, again, interval_s, as_lines)
+        return
     trend = Trend()
 
     async def fetch() -> tuple[Sequence[Any], RenderableType]:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from gantrymq.broker.port import SHARED_GROUP
 from gantrymq.cli import options
 from gantrymq.cli.options import Interval, Json, Max, Nameserver, Watch
 
@@ -21,7 +22,6 @@ FILTERS: Final = "mqtt_filter"
 RETAINED: Final = "mqtt_retained"
 BANS: Final = "mqtt_ban"
 CLIENT_GROUP: Final = "mqtt:"
-SHARED_GROUP: Final = "mqtt-share"
 SHARED: Final = ("$share/", "$queue/")
 
 Client = Annotated[str, typer.Argument(metavar="CLIENT-ID")]

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from gantrymq.cli import options
-from gantrymq.cli.commands.amqp import API, USER, Api, User
-from gantrymq.cli.commands.amqp import ask as ask_amqp
 from gantrymq.cli.options import Interval, Json, Max, Nameserver, Watch
+from gantrymq.cli.owned.amqp import API, USER, Api, User
+from gantrymq.cli.owned.amqp import ask as ask_amqp
 from gantrymq.cli.owned.places import Row, check_protocol, facts_of, reached
 from gantrymq.logs import complain
 

@@ -7,11 +7,11 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from gantrymq.broker.port import SHARED_GROUP
 from gantrymq.cli import options
 from gantrymq.cli.options import Interval, Json, Max, Nameserver, Watch
 from gantrymq.cli.owned.places import COLUMNS, Places, Row, cells, check_protocol, facts_of, reached, show_one
 from gantrymq.cli.owned.sessions import SHARED
-from gantrymq.cli.owned.subscriptions import SHARED_GROUP
 from gantrymq.model.queue_policy import TABLE as POLICIES
 
 queue_app = typer.Typer()

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from gantrymq.broker.port import SHARED_GROUP
 from gantrymq.cli import options
 from gantrymq.cli.options import Interval, Json, Max, Nameserver, Watch
 from gantrymq.cli.owned.places import COLUMNS, Places, Row, cells, check_protocol, facts_of, reached, show_one
@@ -17,7 +18,6 @@ subscription_app = typer.Typer()
 
 EVENTS, MQTT = "events", "mqtt"
 SUBSCRIPTIONS: Final = "ce_subscription"
-SHARED_GROUP: Final = "mqtt-share"
 Protocol = Annotated[str, typer.Option("--protocol", help="Only of mqtt, or of events.")]
 
 

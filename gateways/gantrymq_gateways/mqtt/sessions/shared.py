@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any, Final
 
-from gantrymq.broker.port import END, BrokerPort, CursorInfo
+from gantrymq.broker.port import END, SHARED_GROUP, BrokerPort, CursorInfo
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.procedures.driver import Call, Steps, call, run
 from gantrymq_gateways.mqtt.sessions.filter_queues import FilterQueues
@@ -18,9 +18,6 @@ from gantrymq_gateways.mqtt.sessions.past import Replays
 from gantrymq_gateways.mqtt.sessions.sessions import Session, SessionTools
 from gantrymq_gateways.mqtt.sessions.shared_group import ALONE, SharedGroup
 from gantrymq_gateways.mqtt.topics.past import is_past
-
-CURSOR_GROUP: Final = "mqtt-share"
-"""Group of the cursor in a shared subscription's own light queue."""
 
 LEASE_PREFIX: Final = "mqtt-share:"
 
@@ -52,7 +49,7 @@ class SharedGroups:
         while group is None:
             light = light or (yield from self._queues.queue_of(text))
             try:
-                info: CursorInfo = yield call(self._port.open_cursor, f"~{light}", CURSOR_GROUP, END)
+                info: CursorInfo = yield call(self._port.open_cursor, f"~{light}", SHARED_GROUP, END)
             except GantryError as error:
                 if error.code is not ErrorCode.QUEUE_NOT_FOUND:
                     raise

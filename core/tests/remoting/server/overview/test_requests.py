@@ -13,7 +13,7 @@ from gantrymq.administration import figures, overview
 from gantrymq.broker import lags
 from gantrymq.broker.lags import LagSweep
 from gantrymq.broker.local import LocalBrokerPort
-from gantrymq.broker.port import Start
+from gantrymq.broker.port import SHARED_GROUP, Start
 from gantrymq.broker.tables.group_tables import DRAINING, STATE_TABLE
 from gantrymq.broker.topics import TopicConfig
 from gantrymq.model.message import Message
@@ -203,3 +203,27 @@ def test_lists_open_a_bounded_number_of_topics(bench: Bench, monkeypatch: pytest
     topics, groups = lists(bench)
     assert [topics[f"t{number}"][1] for number in range(5)] == [1] * 5
     assert groups["CG"]["lag"] == 5
+
+
+def test_shared_subscriptions_have_a_lag(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lags, "PAIRS_PER_STEP", 1)
+    fill(bench, "T", 3)
+    names_of = {"T/0": "$share/g@h/a/#", "T/1": "$queue/b", "T/2": ""}
+    monkeypatch.setattr(bench.broker.queues, "name_of", lambda queue: names_of[queue] or queue)
+    port = LocalBrokerPort(bench.broker)
+    box: list[Any] = []
+    for queue in names_of:
+        port.open_cursor(queue, SHARED_GROUP, Start("earliest"), None, lambda token, result: box.append(result))
+    port.open_cursor("T/0", "another", Start("earliest"), None, lambda token, result: box.append(result))
+    bench.turn.run_until_quiet()
+    port.acquire(box[0].cursor, 1, 1, 1_000, None, lambda token, result: box.append(result))
+    bench.turn.run_until_quiet()
+    sweep = LagSweep(bench.broker, 9)
+    list(sweep.steps())
+    assert (3, "a/#", "$share/g%40h") in sweep.behind
+    assert (sweep.places, sweep.total) == (3, 3)
+    port.delete_cursor(box[0].cursor, None, lambda token, result: None)
+    bench.turn.run_until_quiet()
+    sweep = LagSweep(bench.broker, 9)
+    list(sweep.steps())
+    assert (sweep.places, sweep.total, sweep.behind) == (2, 0, [])
