@@ -24,7 +24,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gantrymq.cli.app import run_app
-from gantrymq.client import OutMessage, Producer, PullConsumer
+from gantrymq.client import OutMessage, Producer, PullConsumer, PushConsumer
 from gantrymq.client.admin import Admin
 from gantrymq.client.connecting import routes
 from gantrymq.client.tools import overview
@@ -89,6 +89,26 @@ def consume(nameserver: str, topic: str, group: str) -> list:
                 found += await consumer.pull(1_000, 1.0)
             await consumer.commit()
             return found
+
+    return asyncio.run(main())
+
+
+def pushed(nameserver: str, topic: str, group: str) -> list:
+    """The first message that a push consumer of the group gets."""
+
+    async def main() -> list:
+        found: list = []
+        came = asyncio.Event()
+
+        async def handle(message) -> None:
+            found.append((message.topic, message.body, message.tag, message.property("colour")))
+            came.set()
+
+        consumer = PushConsumer(nameserver, group=group, start="earliest")
+        consumer.subscribe(topic, handle)
+        async with consumer:
+            await asyncio.wait_for(came.wait(), LIMIT_S)
+        return found
 
     return asyncio.run(main())
 
@@ -218,6 +238,15 @@ def test_messages_and_dead_letters(gantry: Runner) -> None:
     ]
     assert "no dead letters that were not sent again" in gantry.ok("message", "redrive", "postmen", "--yes")
     assert "1 dead letter" in gantry.ok("message", "redrive", "postmen", "--yes", "--again")
+    # To one group alone: nobody else's topic has more, and its own consumers see the topic that it came from.
+    assert gantry.run("message", "redrive", "postmen", "--only", "--to", "mail", "--yes")[0] == 2
+    others = consume(gantry.nameserver, "mail", "neighbours")
+    consume(gantry.nameserver, "mail", "postmen")
+    assert "1 dead letter sent to %RETRY%postmen" in gantry.ok(
+        "message", "redrive", "postmen", "--again", "--only", "--yes"
+    )
+    assert len(others) == len(consume(gantry.nameserver, "mail", "strangers"))
+    assert pushed(gantry.nameserver, "mail", "postmen") == [("mail", b"hello", "t", "red")]
     # Those that fail again meanwhile are left for the next redrive: here all of them do at once.
     to = ("--to", "%DLQ%postmen", "--max", "50", "--yes")
     assert "1 dead letter sent" in gantry.ok("message", "redrive", "postmen", "--again", *to)

@@ -25,6 +25,7 @@ from gantrymq.client.producing.producer import Producer
 from gantrymq.client.records import ReceivedMessage
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ConfigError, ErrorCode, GantryError
+from gantrymq.model.names import RETRY_PREFIX
 
 REDRIVE_BATCH: Final = 100
 """Messages between two commits: as many may be sent twice when the command is killed."""
@@ -79,22 +80,30 @@ def redrive(
             "--to", metavar="TOPIC", help="Send them there instead of to the topic that each came from.", autocompletion=completion.topics
         ),
     ] = "",
+    only: Annotated[
+        bool, typer.Option("--only", help="To this group alone, by its retry topic: other groups of their topics get nothing.")
+    ] = False,
     count: Annotated[int, typer.Option("--max", min=1, help="At most so many.")] = 1_000_000,
     again: Annotated[bool, typer.Option("--again", help="Those that were sent again already, too.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be sent, send nothing.")] = False,
     yes: Yes = False,
     nameserver: Nameserver = None,
 ) -> None:  # fmt: skip
-    """Send a group's dead letters (%DLQ%GROUP) to their topics again. Every group of the topic gets them.
+    """Send a group's dead letters (%DLQ%GROUP) to their topics again. Every group of the topic gets them, with --only this one alone.
 
     What was sent is remembered, so the next redrive goes on behind it; the dead letters themselves stay until they expire.
     """
+    if only and to:
+        raise typer.BadParameter("--only sends to the group's retry topic: leave --to out")
     if not dry_run:
-        options.confirm(f"Send the dead letters of group {group} to {to or 'their topics'} again?", yes)
-    options.run(do_redrive, nameserver, group=group, to=to, count=count, again=again, dry_run=dry_run)
+        where = "itself alone" if only else to or "their topics"
+        options.confirm(f"Send the dead letters of group {group} to {where} again?", yes)
+    options.run(do_redrive, nameserver, group=group, to=to, count=count, again=again, dry_run=dry_run, only=only)
 
 
-async def do_redrive(admin: Admin, group: str, to: str, count: int, again: bool, dry_run: bool) -> None:
+async def do_redrive(
+    admin: Admin, group: str, to: str, count: int, again: bool, dry_run: bool, only: bool = False
+) -> None:
     """Send, then commit: at least once."""
     topic = dead_letter_topic(group)
     try:
@@ -131,7 +140,7 @@ async def do_redrive(admin: Admin, group: str, to: str, count: int, again: bool,
                 messages = await pull_until(consumer, ends, min(REDRIVE_BATCH, count - done))
                 if not messages:
                     break
-                out = [letter(message, to) for message in messages]
+                out = [letter(message, to, group if only else "") for message in messages]
                 if not dry_run:
                     await producer.send_many(out)
                     # --again begins below what was sent before, and may end (--max) before it has come there.
@@ -180,8 +189,9 @@ async def pull_until(consumer: PullConsumer, ends: dict[MessageQueue, int], coun
             return below
 
 
-def letter(message: ReceivedMessage, to: str) -> OutMessage:
-    """The message as its first sender made it. Raises NOT_FOUND where nothing tells its topic."""
+def letter(message: ReceivedMessage, to: str, only: str = "") -> OutMessage:
+    """The message as its first sender made it; `only`: for this group alone, whose clients give it its topic back. Raises NOT_FOUND where nothing
+    tells its topic."""
     pairs = message.property_map()
     topic = to or pairs.get("DLQ_ORIGIN_TOPIC") or pairs.get(props.RETRY_TOPIC) or ""
     if not topic:
@@ -190,6 +200,8 @@ def letter(message: ReceivedMessage, to: str) -> OutMessage:
             ErrorCode.NOT_FOUND, f"the dead letter {place} does not say where it came from: give --to TOPIC"
         )
     own = {name: value for name, value in pairs.items() if name not in props.SYSTEM_NAMES}
+    if only:
+        own[props.RETRY_TOPIC], topic = topic, RETRY_PREFIX + only
     return OutMessage(
         topic, message.body, tag=message.tag, keys=message.keys.split(), properties=own,
         sharding_key=pairs.get(props.SHARDING_KEY, ""),

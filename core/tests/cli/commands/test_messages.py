@@ -79,6 +79,8 @@ def test_a_dead_letter_goes_back_as_it_was_sent() -> None:
     assert not {"RETRY_TOPIC", "UNIQ_KEY", "RECONSUME_TIME"} & set(made.properties)
     assert letter(dead(RETRY_TOPIC="orders", DLQ_ORIGIN_TOPIC="first"), "").topic == "first"
     assert letter(dead(RETRY_TOPIC="orders"), "elsewhere").topic == "elsewhere"
+    alone = letter(dead(DLQ_ORIGIN_TOPIC="orders", RECONSUME_TIME="16", colour="red"), "", "g")
+    assert (alone.topic, alone.properties) == ("%RETRY%g", {"colour": "red", "RETRY_TOPIC": "orders"})
     with pytest.raises(GantryError, match="--to TOPIC") as caught:
         letter(dead(), "")
     assert caught.value.code is ErrorCode.NOT_FOUND
