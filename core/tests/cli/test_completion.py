@@ -7,6 +7,9 @@ import time
 from core.tests.cli.tab import press_tab
 from gantrymq.cli.completion import ASK_S
 
+ATTEMPTS = 5
+"""A machine that does something else for a moment makes one late, not all of them."""
+
 
 def test_settings_without_a_server() -> None:
     assert press_tab("gantry up --set mqtt.po", "127.0.0.1:1") == ["mqtt.port="]
@@ -15,12 +18,18 @@ def test_settings_without_a_server() -> None:
     assert press_tab("gantry gateway am", "127.0.0.1:1") == ["amqp"]
 
 
+def silence_is_short(line: str, silent: str) -> bool:
+    """Beyond what the start of the command itself takes here and now."""
+    begun = time.monotonic()
+    assert press_tab("gantry topic sho", "127.0.0.1:1") == ["show"]
+    start_s = time.monotonic() - begun
+    begun = time.monotonic()
+    assert press_tab(line, silent) == []
+    took_s = time.monotonic() - begun
+    assert took_s >= ASK_S
+    return took_s < 3 * start_s + ASK_S
+
+
 def test_a_server_that_never_answers(silent: str) -> None:
-    """Bounded beyond what the start of the command itself takes here and now."""
     for line in ("gantry topic show o", "gantry group show b", "gantry broker show b"):
-        begun = time.monotonic()
-        assert press_tab("gantry topic sho", "127.0.0.1:1") == ["show"]
-        start_s = time.monotonic() - begun
-        begun = time.monotonic()
-        assert press_tab(line, silent) == []
-        assert ASK_S <= time.monotonic() - begun < 3 * start_s + ASK_S
+        assert any(silence_is_short(line, silent) for _ in range(ATTEMPTS)), line
