@@ -182,11 +182,11 @@ class Side:
         self._wires: dict[str, Wire] = {}
 
     def play(self, step: Step) -> list[Answer]:
-        """One step, on the connection that it names."""
+        """One step, on the connection that it names; `in NAME` is one in that vhost."""
         if isinstance(step, Http):
             return [self._http(step)]
         if step.on not in self._wires:
-            self._wires[step.on] = Wire(self.amqp)
+            self._wires[step.on] = Wire(self.amqp, vhost=step.on.partition("in ")[2] or "/")
         return self._wires[step.on].play(step)
 
     def forget(self) -> None:

@@ -300,5 +300,16 @@ SCRIPTS: Final[dict[str, list[Step]]] = {
         Http("GET", "bindings/%2F/e/g-e/q/g-q"), Http("DELETE", "bindings/%2F/e/g-e/q/g-q/a.%23"), Http("DELETE", "queues/%2F/g-q?if-empty=true"), Http("DELETE", "exchanges/%2F/g-e"), Http("DELETE", "exchanges/%2F/g-e2"),
         Http("GET", "vhosts/none"), Http("GET", "no-such-thing"), Http("GET", "exchanges/%2F/amq.topic", shows=("type", "durable", "auto_delete", "internal", "arguments", "vhost", "name")),
     ],
+    "vhosts": [
+        Http("PUT", "vhosts/v-shop"), Http("PUT", "vhosts/v-shop"), Http("GET", "vhosts/v-none"), Http("DELETE", "vhosts/v-none"), Http("GET", "vhosts/v-shop", shows=("name", "description", "tags", "tracing")),
+        queue("v-q", durable=True, exclusive=False, on="in v-shop"), queue("v-q", passive=True), queue("v-none", passive=True, exclusive=False, on="in v-shop"), queue("amq.v", exclusive=False, on="in v-shop"),
+        queue("v-q", durable=True, exclusive=False, arguments=table(max_length=5), on="in v-shop"),
+        Send("", "v-q", b"one", on="in v-shop"), Send("v-none", "k", on="in v-shop"), Send("amq.topic", "k", b"nobody", mandatory=True, answers=1, on="in v-shop"), get("v-q", on="in v-shop"), get("v-q", on="in v-shop"),
+        queue("v-work", durable=True, exclusive=False, arguments=table(dead_letter_exchange="", dead_letter_routing_key="v-q"), on="in v-shop"), Send("", "v-work", b"dies", on="in v-shop"), get("v-work", no_ack=False, on="in v-shop"),
+        consume("v-q", no_ack=True, on="in v-shop"), Call("basic.reject", (2, False), answers=1, on="in v-shop"),
+        Http("PUT", "vhost-limits/v-shop/max-queues", {"value": 2}), Http("GET", "vhost-limits/v-shop"), queue("v-third", exclusive=False, durable=True, on="in v-shop"), Http("DELETE", "vhost-limits/v-shop/max-queues"), Http("GET", "vhost-limits/v-shop"),
+        Http("PUT", "policies/v-shop/p", {"pattern": "^x", "definition": {"max-length": 1}}), Http("GET", "policies/v-shop/p"), Http("GET", "policies/%2F/p"),
+        Http("PUT", "queues/v-none/q", {"durable": True}), Http("GET", "queues/v-none"), Http("DELETE", "vhosts/v-shop"), Http("GET", "queues/v-shop"), Http("GET", "vhosts/v-shop"),
+    ],
 }  # fmt: skip
 """By name. A script's steps are played in order; its names begin with letters that no other one has."""

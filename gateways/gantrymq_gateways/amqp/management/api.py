@@ -62,6 +62,8 @@ class Api:
             if wanted == method:
                 placed = "{vhost}" in pattern
                 if placed and self.gateway.definitions.vhosts.get(values[0]) is None:
+                    if method == "PUT":
+                        raise AmqpError(NOT_FOUND, "vhost_not_found")
                     raise NotFoundError
                 try:
                     found = handler(self, request, values)
