@@ -1,4 +1,4 @@
-"""Metrics and health of a process over HTTP: /metrics for Prometheus, /healthz and /readyz for whoever starts and stops processes.
+"""Metrics and health of a process over HTTP: /metrics for Prometheus, /metrics/per-object for numbers of each queue by itself, /healthz and /readyz for whoever starts and stops processes.
 
 Read-only, no bodies, no authentication: it listens where the other doors do (loopback unless told otherwise; with `auth.enabled` there, or
 where clients show certificates). A scrape is rendered in
@@ -139,9 +139,10 @@ class Scrape:
 class Pages:
     """What the door answers."""
 
-    def __init__(self, health: Health, scrape: Scrape, names: HostNames) -> None:
+    def __init__(self, health: Health, scrape: Scrape, names: HostNames, objects: Scrape) -> None:
         self._health = health
         self._scrape = scrape
+        self._objects = objects
         self._names = names
         self.connections = 0
         """Connections."""
@@ -155,7 +156,7 @@ class Pages:
             raise Problem(405, "GET or HEAD", ((b"allow", b"GET, HEAD"),))
         found = self._handlers().get(target.partition(b"?")[0])
         if found is None:
-            raise Problem(404, "there are /metrics, /healthz and /readyz")
+            raise Problem(404, "there are /metrics, /metrics/per-object, /healthz and /readyz")
         if any(name == b"expect" for name, _ in headers):
             raise Problem(417, "no body is taken here")
         return found
@@ -164,6 +165,7 @@ class Pages:
         return {
             b"/": lambda _, respond: respond(200, (TEXT_HEADER,), b"gantry: /metrics, /healthz, /readyz\n"),
             b"/metrics": lambda _, respond: self._scrape.get(lambda text: _scraped(text, respond)),
+            b"/metrics/per-object": lambda _, respond: self._objects.get(lambda text: _scraped(text, respond)),
             b"/healthz": lambda _, respond: _told(self._health.problems(), respond),
             b"/readyz": lambda _, respond: _told(self._health.waits(), respond),
         }
@@ -220,7 +222,9 @@ class MetricsService:
         show_process(metrics, context.shared.get("listeners", {}))
         metrics.read("gantry_scrape_seconds", "Processor time that the last scrape took", lambda: scrape.seconds)
         metrics.read("gantry_scrape_bytes", "Length of the last scrape", lambda: scrape.bytes)
-        pages = Pages(context.shared["health"], scrape, HostNames(context.host, context.host_names))
+        objects = context.shared["metrics_per_object"] = Metrics()
+        each = Scrape(objects, context.turn.at_deliver, now_ms)
+        pages = Pages(context.shared["health"], scrape, HostNames(context.host, context.host_names), each)
 
         def accept() -> MetricsDoor:
             return MetricsDoor(pages, now_ms, context.turn.in_slices)

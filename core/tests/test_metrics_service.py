@@ -43,7 +43,9 @@ class World:
         self.health = Health()
         self.health.phase = ""
         self.scrape = Scrape(self.metrics, self.turn.at_deliver, self.clock.monotonic_ms)
-        self.pages = Pages(self.health, self.scrape, HostNames("127.0.0.1"))
+        self.objects = Metrics()
+        objects = Scrape(self.objects, self.turn.at_deliver, self.clock.monotonic_ms)
+        self.pages = Pages(self.health, self.scrape, HostNames("127.0.0.1"), objects)
 
     def connect(self) -> FakeLink:
         return FakeLink(self.wheel, self.turn).attach(
@@ -75,6 +77,8 @@ def test_pages(world: World) -> None:
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
     assert b"content-type: text/plain; version=0.0.4; charset=utf-8" in answer
     assert b"a_total 3\n" in body(answer)
+    world.objects.gauge("depth", "D", queue="jobs").value = 4
+    assert body(link.feed(get("/metrics/per-object"))).endswith(b'depth{queue="jobs"} 4\n')
     assert body(link.feed(get("/healthz"))) == b"ok\n"
     assert body(link.feed(get("/readyz?verbose=1"))) == b"ok\n"
     assert status(link.feed(get("/"))) == 200

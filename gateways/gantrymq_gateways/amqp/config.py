@@ -39,6 +39,8 @@ class AmqpConfig:
     """Deliveries per channel without an answer, for consumers without prefetch: about 20 MiB of bookkeeping."""
     consumer_timeout_ms: int = setting(1_800_000, least=0, most=31_536_000_000)
     """How long a delivery may wait for its answer before its channel is closed, of queues without `x-consumer-timeout`; 0: for ever."""
+    delivery_limit: int = setting(20, least=-1, most=1_000_000_000)
+    """Deliveries of a message of a `quorum` queue without `x-delivery-limit`, after which it is dropped or a dead letter (RabbitMQ 4: 20); -1: any number."""
     outbound_bytes_max: int = setting(1024 * 1024, least=65536, most=16 * 1024 * 1024)
     """Bytes for one slow reader above which nothing more is fetched for it."""
     inbound_bytes_max: int = setting(16 * 1024 * 1024, least=65536, most=256 * 1024 * 1024)

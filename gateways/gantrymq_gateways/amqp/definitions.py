@@ -261,6 +261,8 @@ class DefinitionLimits:
     exchanges_max: int = 10_000
     queues_max: int = 100_000
     bindings_max: int = 500_000
+    delivery_limit: int = 20
+    """Of quorum queues that name none."""
 
 
 class Definitions:
@@ -610,7 +612,8 @@ class Definitions:
     def broker_policy(self, queue: QueueDefinition, policies: server.Policies | None = None) -> Policy | None:
         """What the broker does for a queue, by its arguments and the policies; None: nothing."""
         deserted = queue.auto_delete and not queue.exclusive
-        return policy_of(queue.name, self.effective_arguments(queue, policies), QUEUE_TABLE, deserted)
+        limit = self._limits.delivery_limit
+        return policy_of(queue.name, self.effective_arguments(queue, policies), QUEUE_TABLE, deserted, limit)
 
     def effective_arguments(self, queue: QueueDefinition, policies: server.Policies | None = None) -> bytes:
         """Its own, and what policies add to them."""

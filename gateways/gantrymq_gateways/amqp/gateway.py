@@ -85,7 +85,8 @@ class Gateway:
         self._reset()
 
     def _reset(self) -> None:
-        limits = DefinitionLimits(self.config.exchanges_max, self.config.queues_max, self.config.bindings_max)
+        config = self.config
+        limits = DefinitionLimits(config.exchanges_max, config.queues_max, config.bindings_max, config.delivery_limit)
         self.definitions = Definitions(self.port, limits, self._queue_gone)
         self.definitions.on_policies = self._policies_changed
         self.definitions.breathe = lambda token, on_done: self.turn.in_slices(lambda: on_done(token, None))

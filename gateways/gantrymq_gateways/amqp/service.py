@@ -10,6 +10,7 @@ from typing import Any, Final
 import anyio
 
 from gantrymq import __version__
+from gantrymq.metrics import Metrics
 from gantrymq.model.limits import MessageConfig
 from gantrymq.net.listen import ListenError
 from gantrymq.net.loopback import is_loopback, warn_if_open
@@ -87,7 +88,7 @@ class AmqpService:
         context.port.watch_state(gateway.broker_state)
         metrics = context.shared.get("metrics")
         if config.rabbitmq_metrics and metrics is not None:
-            Numbers(gateway, context.wheel).start(metrics)
+            Numbers(gateway, context.wheel).start(metrics, context.shared.get("metrics_per_object") or Metrics())
         settings = Settings(
             properties=server_properties(config, "gantrymq@" + context.host),
             channel_max=config.channel_max,

@@ -15,8 +15,8 @@ def shown(metrics: Metrics) -> dict[str, str]:
 
 def test_what_a_dashboard_of_rabbitmq_asks_for() -> None:
     server = Server(config=AmqpConfig(heartbeat=0))
-    metrics = Metrics()
-    Numbers(server.gateway, server.wheel).start(metrics)
+    metrics, objects = Metrics(), Metrics()
+    Numbers(server.gateway, server.wheel).start(metrics, objects)
     peer = server.client(1, 2)
     for queue in ("a", "b"):
         peer.declare(queue)
@@ -37,3 +37,8 @@ def test_what_a_dashboard_of_rabbitmq_asks_for() -> None:
         "queue_messages_ready": "2", "queue_messages_unacked": "2", "queue_messages": "4",
         "global_messages_received_total": "5", "global_messages_acknowledged_total": "1",
     }  # fmt: skip
+    assert shown(objects) == {
+        f'queue_{name}{{vhost="/",queue="{queue}"}}': value
+        for queue, values in (("a", "0221"), ("b", "2020"))
+        for name, value in zip(("messages_ready", "messages_unacked", "messages", "consumers"), values, strict=True)
+    }

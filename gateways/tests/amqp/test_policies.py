@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gantrymq_gateways.amqp.config import AmqpConfig
 from gantrymq_gateways.amqp.definitions import GROUP
 from gantrymq_gateways.amqp.gateway import Gateway
 from gantrymq_gateways.amqp.management.site import ManagementSite
@@ -19,7 +20,7 @@ from gantrymq_gateways.amqp.queues.policies import (
     effective_arguments,
     new_policy,
 )
-from gantrymq_gateways.amqp.wire.values import Field, encode_table
+from gantrymq_gateways.amqp.wire.values import Field, Table, encode_table
 from gateways.tests.amqp.peer import Server, call, publish
 from gateways.tests.amqp.test_management import Client
 
@@ -246,3 +247,14 @@ def test_there_are_no_more_than_so_many(client: Client, gateway_server: Server) 
         400,
         "cannot set policy 'more' in vhost '/': limit of 1000 is reached",
     )
+
+
+@pytest.mark.parametrize(("configured", "own", "limit"), [(20, None, 20), (3, None, 3), (3, 7, 7), (-1, None, None)])
+def test_how_often_a_quorum_queue_delivers(configured: int, own: int | None, limit: int | None) -> None:
+    server = Server(config=AmqpConfig(delivery_limit=configured))
+    table: Table = [("x-queue-type", Field("S", b"quorum"))]
+    if own is not None:
+        table.append(("x-delivery-limit", Field("I", own)))
+    server.client().call("queue.declare", 0, "jobs", False, True, False, False, False, table)
+    policy = broker_policy(server, "jobs")
+    assert (policy.delivery_limit if policy is not None else None) == limit

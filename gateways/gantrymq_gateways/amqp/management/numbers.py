@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from gantrymq.metrics import head, labels_text
 from gantrymq.net.procedures.driver import Steps, run
 from gantrymq_gateways.amqp.management import views
 
@@ -19,6 +21,20 @@ PERIOD_MS: Final = 5_000
 """How often the queues' messages are counted, as RabbitMQ does."""
 
 
+READY_TEXT: Final = "Messages ready to be delivered to consumers"
+UNACKED_TEXT: Final = "Messages delivered to consumers but not yet acknowledged"
+DEPTH_TEXT: Final = "Sum of ready and unacknowledged messages - total queue depth"
+CONSUMERS_TEXT: Final = "Consumers on a queue"
+
+BY_QUEUE: Final[tuple[tuple[str, str, Callable[[tuple[str, int, int, int]], int]], ...]] = (
+    ("rabbitmq_queue_messages_ready", READY_TEXT, lambda row: row[1]),
+    ("rabbitmq_queue_messages_unacked", UNACKED_TEXT, lambda row: row[2]),
+    ("rabbitmq_queue_messages", DEPTH_TEXT, lambda row: row[1] + row[2]),
+    ("rabbitmq_queue_consumers", CONSUMERS_TEXT, lambda row: row[3]),
+)
+"""Name, help and value of what each queue has."""
+
+
 class Numbers:
     """See the module. Connections, channels and consumers are those of this process; queues and their messages, of all."""
 
@@ -26,9 +42,12 @@ class Numbers:
         self._gateway = gateway
         self._wheel = wheel
         self._ready = self._unacked = 0
+        self._queues: list[tuple[str, int, int, int]] = []
+        """Labels, ready and unacknowledged messages, consumers."""
 
-    def start(self, metrics: Metrics) -> None:
-        """Show them, and count from now on."""
+    def start(self, metrics: Metrics, objects: Metrics) -> None:
+        """Show them, each queue's on the page of `objects`, and count from now on."""
+        objects.add_source(self._by_queue)
         gateway = self._gateway
         node = gateway.node
         identity = {"rabbitmq_node": node, "rabbitmq_cluster": node, "rabbitmq_cluster_permanent_id": node}
@@ -40,16 +59,16 @@ class Numbers:
             ("rabbitmq_channels", "Channels currently open", self._channels),
             ("rabbitmq_consumers", "Consumers currently connected", self._consumers),
             ("rabbitmq_queues", "Queues available", lambda: len(views.visible_queues(gateway))),
-            ("rabbitmq_queue_consumers", "Consumers on a queue", self._consumers),
-            ("rabbitmq_queue_messages_ready", "Messages ready to be delivered to consumers", lambda: self._ready),
+            ("rabbitmq_queue_consumers", CONSUMERS_TEXT, self._consumers),
+            ("rabbitmq_queue_messages_ready", READY_TEXT, lambda: self._ready),
             (
                 "rabbitmq_queue_messages_unacked",
-                "Messages delivered to consumers but not yet acknowledged",
+                UNACKED_TEXT,
                 lambda: self._unacked,
             ),
             (
                 "rabbitmq_queue_messages",
-                "Sum of ready and unacknowledged messages - total queue depth",
+                DEPTH_TEXT,
                 lambda: self._ready + self._unacked,
             ),
         ):
@@ -76,13 +95,29 @@ class Numbers:
 
     def _count(self) -> Steps:
         found = yield from views.queue_views(self._gateway, views.visible_queues(self._gateway))
-        return sum([each["messages_ready"] for each in found]), sum([each["messages_unacknowledged"] for each in found])
+        return [
+            (
+                labels_text((("vhost", each["vhost"]), ("queue", each["name"]))),
+                each["messages_ready"], each["messages_unacknowledged"], each["consumers"],
+            )
+            for each in found
+        ]  # fmt: skip
+
+    def _by_queue(self) -> Iterator[str]:
+        rows = self._queues
+        for name, text, value in BY_QUEUE:
+            yield head(name, "gauge", text)
+            for first in range(0, len(rows), views.SLICE):
+                part = rows[first : first + views.SLICE]
+                yield "".join([f"{name}{{{row[0]}}} {value(row)}\n" for row in part])
 
     def _counted(self, result: Any) -> None:
         if isinstance(result, Exception):
             log.debug("amqp: messages of queues could not be counted: %s", result)
         else:
-            self._ready, self._unacked = result
+            self._queues = result
+            self._ready = sum([ready for _, ready, _, _ in result])
+            self._unacked = sum([unacked for _, _, unacked, _ in result])
         self._later()
 
     def _later(self) -> None:

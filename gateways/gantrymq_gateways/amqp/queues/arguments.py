@@ -22,7 +22,7 @@ INTEGERS: Final = frozenset("bBsuIilL")
 EXPIRY_MS_MAX: Final = 0xFFFFFFFF
 """RabbitMQ: MAX_EXPIRY_TIMER."""
 DELIVERY_LIMIT: Final = 20
-"""Of a quorum queue that names none (RabbitMQ 4)."""
+"""Of a quorum queue that names none (RabbitMQ 4), where `amqp.delivery_limit` says nothing."""
 
 SEGMENT_BYTES_MAX: Final = 3_000_000_000
 """RabbitMQ: MAX_STREAM_MAX_SEGMENT_SIZE."""
@@ -279,8 +279,11 @@ def is_stream(arguments: Table) -> bool:
     return type_of(arguments) == "stream"
 
 
-def policy_of(name: str, arguments: bytes, table: str, auto_delete: bool = False) -> Policy | None:
-    """What the broker does for the queue; None: nothing. `table`: where its row is; `auto_delete`: others than its own connection consume from it."""
+def policy_of(
+    name: str, arguments: bytes, table: str, auto_delete: bool = False, delivery_limit: int = DELIVERY_LIMIT
+) -> Policy | None:
+    """What the broker does for the queue; None: nothing. `table`: where its row is; `auto_delete`: others than its own connection consume from it;
+    `delivery_limit`: of a quorum queue that names none, below 0 for none."""
     values = parse(arguments)
 
     def number(key: str) -> int | None:
@@ -297,7 +300,7 @@ def policy_of(name: str, arguments: bytes, table: str, auto_delete: bool = False
         return Policy(name=name, message_ttl_ms=age_ms, max_bytes=number("x-max-length-bytes"), stream=True, row=row)
     limit = number("x-delivery-limit")
     if limit is None and is_quorum(values):
-        limit = DELIVERY_LIMIT
+        limit = delivery_limit
     exchange = text("x-dead-letter-exchange")
     if exchange:
         exchange = own_prefix(name) + exchange
