@@ -97,7 +97,7 @@ class Audit:
     def __init__(self, wheel: Timer, now_ms: Callable[[], int], process: str) -> None:
         """`now_ms`: the wall clock."""
         self._wheel = wheel
-        self._now_ms = now_ms
+        self.now_ms = now_ms
         self._process = process
         self._port: Port | None = None
         self._waiting: deque[Event] = deque()
@@ -139,7 +139,7 @@ class Audit:
         self, kind: str, address: str, *, good: bool = False, door: str, user: str, action: str, resource: str = "",
         why: str = "",
     ) -> None:  # fmt: skip
-        now_ms = self._now_ms()
+        now_ms = self.now_ms()
         of = address_of(address)
         rate = self._rates.get(of)
         if rate is None:

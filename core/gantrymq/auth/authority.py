@@ -1,4 +1,4 @@
-"""Users and policies as they are now, and what every door asks of them: who is it, and may he.
+"""Users, policies and tokens as they are now, and what every door asks of them: who is it, and may he.
 
 Rows come from the broker (`follow`) and are held compiled per connection (`Identity`). A change counts from the next question on; who
 watches is told once per turn, so that open connections lose what they lost. Before the rows are here nobody comes in.
@@ -10,7 +10,7 @@ import hmac
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -22,10 +22,10 @@ from gantrymq.auth.logins import Logins
 from gantrymq.auth.passwords import is_foreign, make_hash
 from gantrymq.auth.resources import Action, Kind
 from gantrymq.auth.rights import NO_RULE, Decision, Rights
-from gantrymq.auth.rows import ANONYMOUS, CHECKS, POLICIES, USERS, Policy, User
+from gantrymq.auth.rows import ANONYMOUS, CHECKS, POLICIES, TOKENS, USERS, Policy, Token, User
 from gantrymq.auth.signatures import Secret
-from gantrymq.auth.tokens import scopes
-from gantrymq.auth.tokens.tokens import Tokens, TokenUser
+from gantrymq.auth.tokens import own, scopes
+from gantrymq.auth.tokens.tokens import Tokens, TokenUser, is_token
 from gantrymq.auth.tokens.verify import TokenError
 from gantrymq.net.held.addresses import address_of
 
@@ -40,6 +40,7 @@ CONFIGURE, WRITE, READ = range(3)
 ADMIN: Final = Decision(True, "administrator")
 GONE: Final = Decision(False, "the user was deleted or disabled")
 EXPIRED: Final = Decision(False, "the token has expired")
+OVER: Final = Decision(False, "the token has expired or was deleted")
 NOT_LOADED: Final = "users are not known yet: come again"
 
 RENEWING_MAX: Final = 16
@@ -52,14 +53,17 @@ Login = Callable[["Identity | None", str], None]
 class Identity:
     """Who a connection is, and its rights."""
 
-    __slots__ = ("_authority", "_epoch", "_rights", "_user", "address", "client_id", "name", "token")
+    __slots__ = ("_authority", "_epoch", "_rights", "_user", "address", "client_id", "name", "own_token", "token")
 
     def __init__(
-        self, authority: Authority, name: str, client_id: str, address: str, token: TokenUser | None = None
-    ) -> None:
+        self, authority: Authority, name: str, client_id: str, address: str, token: TokenUser | None = None,
+        own_token: Token | None = None,
+    ) -> None:  # fmt: skip
         self._authority = authority
         self.token = token
-        """What it came with, if it was one."""
+        """What it came with, if it was an issuer's."""
+        self.own_token = own_token
+        """The same, if it was one of ours."""
         self.name = name
         self.client_id = client_id
         self.address = address
@@ -76,31 +80,52 @@ class Identity:
             self._user = authority.user(self.name) if token is None else authority.user_of(token)
             policies = authority.policies_of(self.name, None if token is None else token.groups)
             self._rights = Rights(policies, self.name, self.client_id, self.address)
-        if self.token is not None and authority.is_over(self.token):
+        if self._token_is_over():
             self._user = None
         return self._rights
+
+    def _token_is_over(self) -> bool:
+        if self.token is not None:
+            return self._authority.is_over(self.token)
+        return self.own_token is not None and not self._authority.is_good(self.own_token)
 
     @property
     def gone(self) -> Decision:
         """Why it is not alive."""
-        return EXPIRED if self.token is not None and self._authority.is_over(self.token) else GONE
+        if not self._token_is_over():
+            return GONE
+        return EXPIRED if self.own_token is None else OVER
 
     @property
     def farewell(self) -> str:
         """What a door says whose client is not alive any more."""
-        if self.gone is EXPIRED:
-            return f"the token of user {self.name} has expired"
+        if self.gone is not GONE:
+            return f"the token of user {self.name} {self.gone.rule.removeprefix('the token ')}"
         return f"user {self.name} was deleted or disabled"
 
     def renew(self, other: Identity) -> None:
         """It showed again who it is. Raises PermissionError where that is somebody else."""
         if other.name != self.name:
             raise PermissionError(f"it was user {self.name}, and is {other.name} now: that takes a new connection")
-        self.token = other.token
+        self.token, self.own_token = other.token, other.own_token
         self._rights = None
+
+    @property
+    def has_token(self) -> bool:
+        """It came with a token, and may come with another one while it is connected."""
+        return self.token is not None or self.own_token is not None
+
+    @property
+    def came_with(self) -> str:
+        """For the audit trail; empty: no token."""
+        if self.own_token is not None:
+            return f"token {self.own_token.id}"
+        return "token" if self.token is not None else ""
 
     def ends_in_ms(self) -> int | None:
         """How long its token is good; None: as long as its user is there."""
+        if self.own_token is not None:
+            return max(self.own_token.expires_ms - self._authority.audit.now_ms(), 0)
         token, tokens = self.token, self._authority.tokens
         return None if token is None or tokens is None else max(token.expires_ms - tokens.now_ms(), 0)
 
@@ -238,7 +263,7 @@ class Authority:
         self.hashes_of: Callable[[str], tuple[str, str]] = lambda password: (make_hash(password), "")
         """What is kept of a password: its hash, and SCRAM's verifier where there is one. Takes 40 ms."""
         self.tokens: Tokens | None = None
-        """Where tokens are taken."""
+        """Where an issuer's tokens are taken."""
         self._secrets: dict[str, Secret] = {}
         """Of users that have signed since a user changed."""
         self.epoch = 0
@@ -246,6 +271,12 @@ class Authority:
         self._soon = soon
         self._users: dict[str, User] = {}
         self._policies: dict[str, Policy] = {}
+        self._tokens: dict[str, Token] = {}
+        self._rows: Final[dict[str, dict[str, Any]]] = {
+            USERS: self._users,
+            POLICIES: self._policies,
+            TOKENS: self._tokens,
+        }
         self._certificates: dict[str, str] = {}
         self._watchers: list[Callable[[], None]] = []
         self._telling = False
@@ -254,7 +285,7 @@ class Authority:
 
     def load(self, table: str, rows: Mapping[str, bytes]) -> None:
         """All rows of a table; what is not among them is gone."""
-        known = self._users if table == USERS else self._policies
+        known = self._rows[table]
         for key in [key for key in known if key not in rows]:
             self.apply(table, key, None)
         for key, value in rows.items():
@@ -264,7 +295,7 @@ class Authority:
 
     def apply(self, table: str, key: str, value: bytes | None) -> None:
         """One row is so now. A row that cannot be read takes its user's rights away rather than leaving an old one in force."""
-        known: dict[str, User] | dict[str, Policy] = self._users if table == USERS else self._policies
+        known = self._rows[table]
         found = None
         if value is not None:
             try:
@@ -318,6 +349,20 @@ class Authority:
         """All, by subject."""
         return [self._policies[name] for name in sorted(self._policies)]
 
+    def tokens_of(self, user: str = "") -> list[Token]:
+        """Of ours, by user and id; empty: of all users."""
+        found = [token for token in self._tokens.values() if user in ("", token.user)]
+        return sorted(found, key=lambda token: (token.user, token.id))
+
+    def token(self, name: str) -> Token | None:
+        """One of ours, good or not."""
+        return self._tokens.get(name)
+
+    @property
+    def takes_tokens(self) -> bool:
+        """Somebody may come with one."""
+        return self.tokens is not None or bool(self._tokens)
+
     def account(self, name: str) -> User | None:
         """Enabled or not."""
         return self._users.get(name)
@@ -352,7 +397,7 @@ class Authority:
         if not self.loaded:
             on_done(None, NOT_LOADED)
             return
-        if self.tokens is not None and self.tokens.is_one(password):
+        if (self.tokens is not None or own.looks_like_one(password)) and is_token(password):
             on_done(*self.by_token(password, client_id, address))
             return
         user = self.user(name)
@@ -385,6 +430,8 @@ class Authority:
 
     def by_token(self, token: str, client_id: str, address: str) -> tuple[Identity | None, str]:
         """Whoever a token says, whatever name came with it; or why nobody."""
+        if own.looks_like_one(token):
+            return self._by_own_token(token, client_id, address)
         if self.tokens is None:
             return None, "no tokens are taken here (auth.jwt_keys)"
         try:
@@ -394,6 +441,21 @@ class Authority:
         if self.user_of(user) is None:
             return None, f"the token is refused: user {user.name} is disabled"
         return Identity(self, user.name, client_id, address, user), ""
+
+    def _by_own_token(self, text: str, client_id: str, address: str) -> tuple[Identity | None, str]:
+        name, hashed = own.parse(text)
+        token = self._tokens.get(name)
+        if token is None or not same(token.hash.encode(), hashed.encode()):
+            return None, f"the token is refused: none with id {name} is known"
+        if not self.is_good(token):
+            return None, f"the token is refused: {name} has expired"
+        if self.user(token.user) is None:
+            return None, f"the token is refused: user {token.user} of {name} was deleted or disabled"
+        return Identity(self, token.user, client_id, address, own_token=token), ""
+
+    def is_good(self, token: Token) -> bool:
+        """It was not deleted, and has not expired."""
+        return self._tokens.get(token.id) == token and self.audit.now_ms() < token.expires_ms
 
     def user_of(self, token: TokenUser) -> User | None:
         """As an account: the token says the groups, and nobody is administrator by one. An account of the name that is disabled holds."""

@@ -1,4 +1,5 @@
-"""Users and policies as rows of two tables of the log: `auth_user` by name, `auth_policy` by subject (`user:NAME` or `group:NAME`)."""
+"""Users, policies and tokens as rows of three tables of the log: `auth_user` by name, `auth_policy` by subject (`user:NAME` or `group:NAME`),
+`auth_token` by id."""
 
 from __future__ import annotations
 
@@ -9,9 +10,11 @@ from typing import Any, Final
 import msgspec
 
 from gantrymq.auth.resources import Action, parse_actions, parse_resource
+from gantrymq.auth.tokens import own
 
 USERS: Final = "auth_user"
 POLICIES: Final = "auth_policy"
+TOKENS: Final = "auth_token"
 
 ANONYMOUS: Final = "anonymous"
 """The user that clients without a name are, where it exists and is enabled."""
@@ -44,6 +47,20 @@ class User(msgspec.Struct, frozen=True, omit_defaults=True):
     changed_ms: int = 0
 
 
+class Token(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a broker keeps of a token of ours (`tokens/own.py`)."""
+
+    id: str
+    user: str
+    """Who comes with it is this account."""
+    hash: str
+    expires_ms: int
+    """Of the wall clock."""
+    made_ms: int = 0
+    note: str = ""
+    """What it is for, for people."""
+
+
 class Rule(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line of a policy."""
 
@@ -63,10 +80,11 @@ class Policy(msgspec.Struct, frozen=True):
 
 _users: Final = msgspec.json.Decoder(User)
 _policies: Final = msgspec.json.Decoder(Policy)
+_tokens: Final = msgspec.json.Decoder(Token)
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def encode(row: User | Policy) -> bytes:
+def encode(row: User | Policy | Token) -> bytes:
     """The value of a row."""
     return _encode(row)
 
@@ -89,6 +107,16 @@ def read_policy(key: str, value: bytes) -> Policy:
         raise ValueError(f"policy of {policy.subject!r} in the row of {key!r}")
     check_policy(policy)
     return policy
+
+
+def read_token(key: str, value: bytes) -> Token:
+    """As `read_user`."""
+    token = _tokens.decode(value)
+    if token.id != key:
+        raise ValueError(f"token {token.id!r} in the row of {key!r}")
+    check_name(token.user)
+    own.check_row(token.id, token.hash)
+    return token
 
 
 def check_policy(policy: Policy) -> None:
@@ -119,5 +147,9 @@ def actions_of(rule: Rule) -> Action:
     return parse_actions(list(rule.actions))
 
 
-CHECKS: Final[Mapping[str, Callable[[str, bytes], Any]]] = {USERS: read_user, POLICIES: read_policy}
+CHECKS: Final[Mapping[str, Callable[[str, bytes], Any]]] = {
+    USERS: read_user,
+    POLICIES: read_policy,
+    TOKENS: read_token,
+}
 """Who reads the rows of each table."""

@@ -13,6 +13,8 @@ from typing import Final
 
 ACCESS_KEY: Final = "AccessKey"
 SIGNATURE: Final = "Signature"
+SECURITY_TOKEN: Final = "SecurityToken"
+"""RocketMQ's third field of credentials (SessionCredentials): here a JWT or a token of ours in it says who it is, and no signature is needed."""
 UNIQUE_QUERY: Final = "_UNIQUE_KEY_QUERY"
 """Set behind the signature by tools up to 4.9.3."""
 V4_9_3: Final = 401

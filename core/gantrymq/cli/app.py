@@ -59,6 +59,7 @@ GROUPS: Final = {
     ),
     "user": ("Users, who sign in where authentication is on.", ["gantrymq.cli.security.users"]),
     "policy": ("What users and groups may do.", ["gantrymq.cli.security.users"]),
+    "token": ("Tokens, which programs come with instead of a password.", ["gantrymq.cli.security.tokens"]),
     "auth": ("Why something is allowed or refused; keys.", ["gantrymq.cli.security.users"]),
     "amqp": ("The AMQP door: exchanges, queues, connections, definitions.", ["gantrymq.cli.owned.amqp"]),
     "pipeline": ("Spark projects to begin with.", ["gantrymq.cli.pipeline"]),

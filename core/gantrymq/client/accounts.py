@@ -6,11 +6,12 @@ from typing import Any
 
 import msgspec
 
+from gantrymq.auth.tokens import own
 from gantrymq.client.admin import Admin
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import RequestCode
-from gantrymq.remoting.overview_codes import AUDIT, AUTH_STATUS, EXPLAIN
+from gantrymq.remoting.overview_codes import ADD_TOKEN, AUDIT, AUTH_STATUS, DELETE_TOKEN, EXPLAIN, LIST_TOKENS
 
 
 class Accounts:
@@ -58,6 +59,23 @@ class Accounts:
         """Those for a resource, or all."""
         fields = {"subject": subject, "policyType": "Custom", "resource": resource}
         await self._tell(RequestCode.AUTH_DELETE_ACL, fields, None, f"policy of {subject}")
+
+    async def add_token(self, user: str, expires_ms: int, note: str = "") -> tuple[str, str]:
+        """A token that stands for the user until then (the wall clock): its id, and its text, which no server is told and nobody can ask for
+        later."""
+        name, text = own.make()
+        body = {"id": name, "hash": own.parse(text)[1], "expiresMs": expires_ms, "note": note}
+        await self._tell(ADD_TOKEN, {"username": user}, body, f"a token of {user}")
+        return name, text
+
+    async def tokens(self, user: str = "") -> list[dict[str, Any]]:
+        """Of a user, or all: `id`, `username`, `madeMs`, `expiresMs`, `note`, `state`."""
+        found: list[dict[str, Any]] = await self._ask(LIST_TOKENS, {"username": user}, "tokens")
+        return found
+
+    async def delete_token(self, name: str) -> None:
+        """By its id. Raises NOT_FOUND."""
+        await self._tell(DELETE_TOKEN, {"tokenId": name}, None, f"token {name}")
 
     async def audit(self, after: dict[str, int] | None = None, last: int = 100) -> dict[str, dict[str, Any]]:
         """Events of the audit trail by broker address, as `overview_codes.AUDIT` says: from the offset in `after` on, else the `last` ones."""

@@ -28,6 +28,7 @@ class Client:
         user: Who signs the requests, for servers that authenticate; empty: `GANTRY_USER`, and nobody where that is not set.
         password: What it signs with; empty: `GANTRY_PASSWORD`.
         tls: How connections are encrypted; None: as `GANTRY_TLS_CA` says, a file with the CAs to trust, and not at all where that is not set.
+        token: Instead of both: a JWT, or one of `gantry token add`; empty: `GANTRY_TOKEN` where no user is given. Use TLS: it crosses the wire.
 
     Attributes:
         links (Links): Connections by address.
@@ -36,9 +37,9 @@ class Client:
     """
 
     def __init__(
-        self, nameserver: str = "", user: str = "", password: str = "", tls: ssl.SSLContext | None = None
-    ) -> None:
-        self.links = Links(Signer.of(user, password), tls or tls_of_environment())
+        self, nameserver: str = "", user: str = "", password: str = "", tls: ssl.SSLContext | None = None, token: str = ""
+    ) -> None:  # fmt: skip
+        self.links = Links(Signer.of(user, password, token), tls or tls_of_environment())
         where = nameserver or os.environ.get("NAMESRV_ADDR", "") or DEFAULT_NAMESERVER
         page = where.strip() if is_page(where) else ""
         self.routes = RouteCache([] if page else parse_nameservers(where), self.links, page)

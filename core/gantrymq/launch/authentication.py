@@ -20,7 +20,7 @@ from gantrymq.auth.config import AuthConfig
 from gantrymq.auth.failures import Failures
 from gantrymq.auth.keys import KEY_FILE, KeyFileError, add_key, read_keys
 from gantrymq.auth.logins import Logins
-from gantrymq.auth.rows import POLICIES, USERS, User, check_name, encode
+from gantrymq.auth.rows import POLICIES, TOKENS, USERS, User, check_name, encode
 from gantrymq.auth.sasl.scram import hashes_of
 from gantrymq.auth.tokens.key_ring import KeyRing, loader_of
 from gantrymq.auth.tokens.tokens import Tokens
@@ -79,10 +79,10 @@ def _tokens_of(config: AuthConfig, wheel: Wheel, now_ms: Callable[[], int]) -> T
 
 
 async def follow(authority: Authority, port: BrokerPort) -> None:
-    """Have the users and policies behind `port`, now and as they change, and write the audit trail there. Raises GantryError."""
+    """Have the users, tokens and policies behind `port`, now and as they change, and write the audit trail there. Raises GantryError."""
     authority.audit.attach(port)
     authority.replace_row = partial(_replace_row, port)
-    for table in (USERS, POLICIES):
+    for table in (USERS, TOKENS, POLICIES):
         authority.load(table, await _call(partial(port.watch_table, table, partial(authority.apply, table))))
 
 

@@ -53,6 +53,13 @@ AUTH_STATUS: Final = 60130
 """What is open to whom: `{"enabled", "clusterKey", "users", "administrators", "anonymous", "failed", "waiting", "audit": {"written", "waiting", "leftOut"}, "doors":
 [{"door", "place", "reach", "tls", "clientCert", "asks", "connections"}, ...], "weak": [text, ...]}`, of the process of a broker."""
 
+ADD_TOKEN: Final = 60131
+"""Field `username`; body `{"id", "hash", "expiresMs", "note"}`: a token of that user is good from now on (docs/operations/security.md)."""
+LIST_TOKENS: Final = 60132
+"""Field `username`, empty for all: `[{"id", "username", "madeMs", "expiresMs", "note", "state"}, ...]`; state: `good`, `expired`, `no user`."""
+DELETE_TOKEN: Final = 60133
+"""Field `tokenId`."""
+
 EXPLAIN: Final = 60128
 """Fields `user`, `action`, `resource`, `address`, `clientId`, `topic`: `{"allowed", "rule"}`, as a door would decide
 (docs/operations/security.md)."""

@@ -67,6 +67,7 @@ _ADMINISTRATION: Final = (
     # Ours.
     overview.LIST_TRANSACTIONS, overview.OVERVIEW, overview.DRAIN, overview.GROUP_WISHES, overview.TOPIC_LIST, overview.GROUP_LIST, overview.PRUNE_TOPICS,
     overview.DAMAGE_LIST, overview.DAMAGE_SKIP, overview.EXPLAIN, overview.AUDIT, overview.AUTH_STATUS,
+    overview.ADD_TOKEN, overview.LIST_TOKENS, overview.DELETE_TOKEN,
     # Users and policies.
     Code.AUTH_CREATE_USER, Code.AUTH_UPDATE_USER, Code.AUTH_DELETE_USER, Code.AUTH_GET_USER, Code.AUTH_LIST_USER,
     Code.AUTH_CREATE_ACL, Code.AUTH_UPDATE_ACL, Code.AUTH_DELETE_ACL, Code.AUTH_GET_ACL, Code.AUTH_LIST_ACL,

@@ -56,6 +56,7 @@ GARBAGE: dict[str, list[tuple[str, bytes]]] = {
     "cluster_light": [("x", b"1"), ("1", b"x")],
     "cluster_gone": [("k", b"\xff")],
     "auth_user": [("u", b"{"), ("u", b'{"name":1}')],
+    "auth_token": [("t", b"{"), ("t", b'{"id":"t","user":"u","hash":"x","expires_ms":1}')],
     "auth_policy": [("user:u", b"[]"), ("user:u", b'{"subject":"user:u"}')],
 }  # fmt: skip
 

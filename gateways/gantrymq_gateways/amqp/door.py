@@ -224,7 +224,7 @@ class AmqpDoor:
     def _update_secret(self, secret: str) -> None:
         """The client has a new token. Raises AmqpError for one that is not its user's; a password is what it was."""
         identity, authority = self.identity, self.gateway.authority
-        if identity is None or authority is None or identity.token is None:
+        if identity is None or authority is None or not identity.has_token:
             return
         found, why = authority.by_token(secret, "", self._link.peer)
         authority.audit.login(access.DOOR, identity.name, self._link.peer, why, "update-secret")

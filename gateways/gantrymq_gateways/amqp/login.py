@@ -60,7 +60,8 @@ class Login:
             return
 
         def done(identity: Identity | None, why: str) -> None:
-            self._tell(reply, user, identity, why, "password")
+            how = identity.came_with if identity is not None else ""
+            self._tell(reply, user, identity, why, how or "password")
 
         authority.login(user, password, "", link.peer, done)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from gantrymq.auth.authority import NOT_LOADED
 from gantrymq.auth.logins import AGAIN
 from gantrymq.auth.resources import Action, Kind
-from gantrymq.auth.tokens.tokens import Tokens
+from gantrymq.auth.tokens.tokens import is_token
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.http.problems import Problem
@@ -79,14 +79,15 @@ class Asker:
             on_known(last[2])
             return
         credentials = credentials_of(given[0]) if len(given) == 1 else None
-        if credentials is None or (not credentials[0] and authority.tokens is None):
+        if credentials is None or (not credentials[0] and not authority.takes_tokens):
             text = "Authorization is read once, as Basic, with user and password in UTF-8 (RFC 7617)"
-            on_known(self._unknown(text if authority.tokens is None else f"{text}, or as Bearer (RFC 6750)"))
+            on_known(self._unknown(f"{text}, or as Bearer (RFC 6750)" if authority.takes_tokens else text))
             return
 
         def done(identity: Identity | None, why: str) -> None:
             user = identity.name if identity is not None else credentials[0]
-            authority.audit.login(DOOR, user, link.peer, why, "password" if credentials[0] else "token")
+            how = (identity.came_with if identity is not None else "") or ("password" if credentials[0] else "token")
+            authority.audit.login(DOOR, user, link.peer, why, how)
             if identity is None:
                 log.warning("%s: refused: %s", link.peer, why)
                 on_known(_come_again(why) if why in (*AGAIN, NOT_LOADED) else self._unknown(why))
@@ -97,7 +98,7 @@ class Asker:
         authority.login(*credentials, "", link.peer, done)
 
     def _unknown(self, why: str) -> Problem:
-        return Problem(401, why, (CHALLENGE,) if self._authority.tokens is None else (CHALLENGE, TOKEN_CHALLENGE))
+        return Problem(401, why, (CHALLENGE, TOKEN_CHALLENGE) if self._authority.takes_tokens else (CHALLENGE,))
 
 
 def credentials_of(value: bytes) -> tuple[str, str] | None:
@@ -106,7 +107,7 @@ def credentials_of(value: bytes) -> tuple[str, str] | None:
     if scheme.lower() != b"bearer":
         return basic(value)
     text = token.strip().decode("latin-1")
-    return ("", text) if Tokens.is_one(text) else None
+    return ("", text) if is_token(text) else None
 
 
 def basic(value: bytes) -> tuple[str, str] | None:

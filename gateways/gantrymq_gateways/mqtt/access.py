@@ -65,7 +65,8 @@ def identify(authority: Authority, connect: Connect, link: Link, answer: Identif
         password = (connect.password or b"").decode("utf-8", "surrogateescape")
 
         def done(identity: Identity | None, why: str) -> None:
-            tell(identity, _verdict(identity, Reason.BAD_USER_NAME_OR_PASSWORD, why))
+            how = (identity.came_with if identity is not None else "") or "password"
+            tell(identity, _verdict(identity, Reason.BAD_USER_NAME_OR_PASSWORD, why), how=how)
 
         authority.login(connect.user_name, password, client_id, link.peer, done)
         return

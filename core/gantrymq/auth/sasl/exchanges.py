@@ -42,7 +42,7 @@ class Login(Protocol):
 def mechanisms(authority: Authority) -> tuple[str, ...]:
     """Those that this process takes."""
     scrams = (scram.NAME,) if authority.config.scram else ()
-    return (*scrams, BEARER) if authority.tokens is not None else scrams
+    return (*scrams, BEARER) if authority.takes_tokens else scrams
 
 
 def begin(authority: Authority, mechanism: str, client_id: str, address: str) -> Login | None:

@@ -1,1 +1,1 @@
-"""JSON Web Tokens of an issuer elsewhere (RFC 7519): who somebody is, its groups and RabbitMQ's scopes, for as long as the token says."""
+"""Tokens: JSON Web Tokens of an issuer elsewhere (RFC 7519) with user, groups and RabbitMQ's scopes, and our own, each of which stands for a user."""

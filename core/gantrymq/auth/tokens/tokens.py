@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from gantrymq.auth.config import AuthConfig
 from gantrymq.auth.rows import check_name
+from gantrymq.auth.tokens import own
 from gantrymq.auth.tokens import verify as verifying
 from gantrymq.auth.tokens.key_ring import KeyRing
 from gantrymq.auth.tokens.scopes import Scope, parse_scopes
@@ -30,8 +31,13 @@ class TokenUser:
     """Of the wall clock."""
 
 
+def is_token(text: str) -> bool:
+    """Whether a password is a token: an issuer's, or one of ours."""
+    return verifying.looks_like_one(text) or own.looks_like_one(text)
+
+
 class Tokens:
-    """Of one process."""
+    """Those of an issuer, of one process."""
 
     def __init__(self, config: AuthConfig, ring: KeyRing, now_ms: Callable[[], int]) -> None:
         """`now_ms`: the wall clock."""
@@ -39,11 +45,6 @@ class Tokens:
         self._ring = ring
         self._expected = Expected(config.jwt_issuer, config.jwt_audience, config.jwt_leeway_ms / 1000)
         self.now_ms = now_ms
-
-    @staticmethod
-    def is_one(text: str) -> bool:
-        """Whether a password is a token."""
-        return verifying.looks_like_one(text)
 
     def user_of(self, token: str) -> TokenUser:
         """Raises `TokenError`."""

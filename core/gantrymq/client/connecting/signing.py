@@ -1,4 +1,5 @@
-"""Signed requests, for servers that authenticate (RocketMQ's AccessKey and Signature), and what the environment says of TLS."""
+"""Requests that say who sends them, for servers that authenticate: signed (RocketMQ's AccessKey and Signature), or with a token; and what the
+environment says of TLS."""
 
 from __future__ import annotations
 
@@ -7,12 +8,14 @@ import ssl
 from functools import lru_cache
 from typing import Final, Self
 
-from gantrymq.auth.signatures import ACCESS_KEY, SIGNATURE, sign
+from gantrymq.auth.signatures import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, sign
 from gantrymq.remoting.codec import Command
 
 USER_VARIABLE: Final = "GANTRY_USER"
 PASSWORD_VARIABLE: Final = "GANTRY_PASSWORD"
 """In the environment: who a client or command is where nothing else says it."""
+TOKEN_VARIABLE: Final = "GANTRY_TOKEN"
+"""In the environment, instead of both: a token, which says who it is."""
 TLS_VARIABLE: Final = "GANTRY_TLS_CA"
 """In the environment: a file with the CAs to trust; connections have TLS where it is set."""
 
@@ -29,24 +32,32 @@ def _context(authorities: str) -> ssl.SSLContext:
 
 
 class Signer:
-    """One user's name and secret; shown nowhere."""
+    """One user's name and secret, or a token; shown nowhere."""
 
-    __slots__ = ("_secret", "user")
+    __slots__ = ("_secret", "_token", "user")
 
-    def __init__(self, user: str, secret: str) -> None:
+    def __init__(self, user: str, secret: str, token: str = "") -> None:
+        """`token`: instead of the others."""
         self.user = user
         self._secret = secret
+        self._token = token
 
     def sign(self, command: Command) -> None:
-        """Add the two fields to a request."""
+        """Add what says who sends a request."""
+        if self._token:
+            command.fields = {**command.fields, SECURITY_TOKEN: self._token}
+            return
         fields = {name: value for name, value in command.fields.items() if name != SIGNATURE}
         fields[ACCESS_KEY] = self.user
         fields[SIGNATURE] = sign(self._secret, fields, command.body, command.version)
         command.fields = fields
 
     @classmethod
-    def of(cls, user: str, password: str) -> Self | None:
-        """Of these, or of the environment; None: requests are not signed."""
+    def of(cls, user: str, password: str, token: str = "") -> Self | None:
+        """Of these, else of the environment: its token, or its user; None: requests say nothing of it."""
+        token = token or ("" if user else os.environ.get(TOKEN_VARIABLE, ""))
+        if token:
+            return cls("", "", token)
         user = user or os.environ.get(USER_VARIABLE, "")
         password = password or os.environ.get(PASSWORD_VARIABLE, "")
         return cls(user, password) if user else None

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gantrymq.administration.administration import Administration
 from gantrymq.administration.groups import Groups
 from gantrymq.administration.reading import Reading
+from gantrymq.auth.tokens.ending import Ending
 from gantrymq.model import sysflag
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import LOOPBACK_HOST, Message
@@ -251,6 +252,7 @@ class BrokerConnection(RemotingDoor):
         super().connected(link)
         if self.shared.authority is not None:
             self._guard = Guard(self.shared.authority, link, self.stranger)
+            self._guard.ending = Ending(self.shared.wheel, self.rights_changed)
             self.shared.guarded.add(self)
         self._born_host = host_bytes(link.peer)
         self._host_flag = 0 if len(self._born_host) == len(LOOPBACK_HOST) else sysflag.BORN_HOST_V6
@@ -658,6 +660,8 @@ class BrokerConnection(RemotingDoor):
                 calls.closed()
         self.deferred.clear()
         self.shared.guarded.discard(self)
+        if self._guard is not None and self._guard.ending is not None:
+            self._guard.ending.stop()
         if self._gateway is not None:
             self._gateway.close()
         self.shared.pulls.drop(self)

@@ -21,7 +21,7 @@ CHANGES: Final = frozenset(
         Code.INVOKE_BROKER_TO_RESET_OFFSET, Code.CONSUME_MESSAGE_DIRECTLY, Code.CLONE_GROUP_OFFSET,
         Code.PUT_KV_CONFIG, Code.DELETE_KV_CONFIG, Code.WIPE_WRITE_PERM_OF_BROKER, Code.ADD_WRITE_PERM_OF_BROKER,
         Code.DELETE_TOPIC_IN_NAMESRV, Code.UPDATE_NAMESRV_CONFIG,
-        overview.DRAIN, overview.PRUNE_TOPICS, overview.DAMAGE_SKIP,
+        overview.DRAIN, overview.PRUNE_TOPICS, overview.DAMAGE_SKIP, overview.ADD_TOKEN, overview.DELETE_TOKEN,
         Code.AUTH_CREATE_USER, Code.AUTH_UPDATE_USER, Code.AUTH_DELETE_USER,
         Code.AUTH_CREATE_ACL, Code.AUTH_UPDATE_ACL, Code.AUTH_DELETE_ACL,
     )
@@ -29,7 +29,7 @@ CHANGES: Final = frozenset(
 """Without offsets that consumers commit: these are their work, not administration."""
 
 NAMES: Final = (
-    "topic", "group", "groupName", "consumerGroup", "srcGroup", "destGroup", "username", "subject", "resource", "brokerName",
+    "topic", "group", "groupName", "consumerGroup", "srcGroup", "destGroup", "username", "tokenId", "subject", "resource", "brokerName",
     "namespace", "key", "offset", "timestamp", "position", "queue", "queueId", "on", "remove", "olderMs",
 )  # fmt: skip
 """Fields that say what a request is about; no other is written, nor anything of a body but names of topics and groups."""

@@ -1,6 +1,6 @@
 """Who sends a request, and may he: every request of a connection is asked here once authentication is on.
 
-Clients and tools sign each request (RocketMQ's AccessKey and Signature). What gateways, brokers and nameservers say to each other is taken
+Clients and tools sign each request (RocketMQ's AccessKey and Signature), or send a token with it. What gateways, brokers and nameservers say to each other is taken
 from who has shown the cluster's key; where there is none, from this machine and `server.trusted_networks`, as without authentication.
 """
 
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from gantrymq.auth.authority import NOT_LOADED, Authority, Identity
 from gantrymq.auth.resources import ACTION_NAMES, Action, Kind
-from gantrymq.auth.signatures import ACCESS_KEY
+from gantrymq.auth.signatures import ACCESS_KEY, SECURITY_TOKEN
+from gantrymq.auth.tokens.tokens import is_token
 from gantrymq.model.names import TRACE_TOPIC
 from gantrymq.net.held.addresses import address_of
 from gantrymq.remoting.constants import RequestCode as Code
@@ -22,8 +23,9 @@ from gantrymq.remoting.server.changes import CHANGES, changed_by
 from gantrymq.remoting.server.rights import RIGHTS, topic_need
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
+    from gantrymq.auth.tokens.ending import Ending
     from gantrymq.net.api import Link
     from gantrymq.remoting.codec import Command
 
@@ -42,7 +44,7 @@ ALLOWED_MAX: Final = 1024
 """Topics of one connection that are not asked about again."""
 
 WRONG_MAX: Final = 16
-"""Wrong signatures after which a connection is closed: whoever guesses has to connect again, too."""
+"""Wrong signatures and tokens after which a connection is closed: whoever guesses has to connect again, too."""
 
 TRACE_NEED: Final = ("pub", f"topic:{TRACE_TOPIC}")
 """Every user may write what became of its messages: clients do by themselves."""
@@ -51,7 +53,7 @@ TRACE_NEED: Final = ("pub", f"topic:{TRACE_TOPIC}")
 class Guard:
     """Of one connection."""
 
-    __slots__ = ("_allowed", "_authority", "_epoch", "_identities", "_link", "_stranger", "_wrong", "is_known")
+    __slots__ = ("_allowed", "_authority", "_epoch", "_identities", "_link", "_stranger", "_wrong", "ending", "is_known")
 
     def __init__(self, authority: Authority, link: Link, stranger: Callable[[int], str]) -> None:
         """`stranger(code)`: why the peer is none of those that ask this of each other, empty if it is."""
@@ -59,10 +61,12 @@ class Guard:
         self._link = link
         self._stranger = stranger
         self._identities: dict[str, Identity] = {}
-        self._allowed: set[tuple[str, int, str, str]] = set()
+        self._allowed: set[tuple[str, str, int, str, str]] = set()
         """Sends (`_send_of`) that were allowed in `_epoch`."""
         self._epoch = -1
         self._wrong = 0
+        self.ending: Ending | None = None
+        """Told of a token that a request came with."""
         self.is_known = False
         """Somebody has shown who it is."""
 
@@ -79,7 +83,8 @@ class Guard:
                 self._show()
                 return ""
         if kind is RequestClass.GATEWAY or (
-            kind is RequestClass.BROKER and (command.code in MEMBERS_ONLY or ACCESS_KEY not in command.fields)
+            kind is RequestClass.BROKER
+            and (command.code in MEMBERS_ONLY or not (ACCESS_KEY in command.fields or _token_of(command.fields)))
         ):  # what brokers only read of each other, tools ask for, too
             self._authority.audit.denied(DOOR, "", self._link.peer, code_name(command.code), "", why)
             return why
@@ -104,17 +109,21 @@ class Guard:
         return why
 
     def _was_allowed(self, command: Command) -> bool:
-        """The same user sent to the same topic since users or policies changed last, and signed this one, too. What does not pass here is asked
-        as ever."""
+        """The same user sent to the same topic since users or policies changed last, and signed this one, too, or sent its token. What does not
+        pass here is asked as ever."""
         authority = self._authority
         if self._epoch != authority.epoch:
             self._epoch = authority.epoch
             self._allowed.clear()
             return False
         known = _send_of(command)
-        if not known[0] or known not in self._allowed:
+        token, name = known[:2]
+        if known not in self._allowed or not (token or name):
             return False
-        secret = authority.secret(known[0])
+        if token:
+            identity = self._identities.get(token)
+            return identity is not None and identity.alive
+        secret = authority.secret(name)
         return secret is not None and secret.is_signed(command.fields, command.body, command.version)
 
     def met(self, name: str, why: str) -> None:
@@ -130,9 +139,12 @@ class Guard:
 
     def ask_for_room(self, command: Command, size: int) -> None:
         """A frame of `size` bytes has begun, and this is its header: whoever names a user with a secret may send all of it, which its
-        signature is over; and so may who needs no signature."""
+        signature is over; and so may who has a token, or needs no signature."""
         authority, link, name = self._authority, self._link, command.fields.get(ACCESS_KEY, "")
-        if name:
+        token = _token_of(command.fields)
+        if token:
+            expected = authority.by_token(token, "", link.peer)[0] is not None
+        elif name:
             expected = authority.secret(name) is not None
         else:
             expected = bool(
@@ -153,6 +165,8 @@ class Guard:
     def _who(self, command: Command) -> Identity:
         """Raises PermissionError with the reason."""
         fields = command.fields
+        if SECURITY_TOKEN in fields and (token := _token_of(fields)):
+            return self._by_token(token)
         name = fields.get(ACCESS_KEY, "")
         if not name:
             found = self._authority.by_certificate(self._link.peer_certificate, "", self._link.peer)
@@ -164,28 +178,58 @@ class Guard:
         secret = self._authority.secret(name)
         if secret is None or not secret.is_signed(fields, command.body, command.version):
             self._authority.logins.note_failure(name, address_of(self._link.peer))
-            self._wrong += 1
-            if self._wrong >= WRONG_MAX:
-                log.warning("%s: closed: %d signatures were wrong", self._link.peer, self._wrong)
-                self._link.close()
+            self._count_wrong()
             raise self._unknown(name, f"the signature of AccessKey {name[:64]!r} is wrong")
         identity = self._identities.get(name)
         if identity is None:
-            if len(self._identities) >= IDENTITIES_MAX:
-                self._identities.clear()
-            identity = self._identities[name] = self._authority.identity(name, "", self._link.peer)
+            identity = self._authority.identity(name, "", self._link.peer)
+            self._keep(name, identity)
             self._authority.audit.login(DOOR, name, self._link.peer, how="signature")
         return identity
 
-    def _unknown(self, name: str, why: str) -> PermissionError:
-        self._authority.audit.login(DOOR, name, self._link.peer, why, "signature" if name else "")
+    def _by_token(self, token: str) -> Identity:
+        """Raises PermissionError with the reason. What a token says is read once per connection."""
+        known = self._identities.get(token)
+        if known is not None and known.alive:
+            return known
+        found, why = self._authority.by_token(token, "", self._link.peer)
+        if found is None:
+            self._identities.pop(token, None)
+            self._count_wrong()
+            raise self._unknown(known.name if known is not None else "", why, "token")
+        self._keep(token, found)
+        if self.ending is not None:
+            self.ending.watch(found)
+        self._authority.audit.login(DOOR, found.name, self._link.peer, how=found.came_with)
+        return found
+
+    def _keep(self, key: str, identity: Identity) -> None:
+        if len(self._identities) >= IDENTITIES_MAX:
+            self._identities.clear()
+        self._identities[key] = identity
+
+    def _count_wrong(self) -> None:
+        self._wrong += 1
+        if self._wrong >= WRONG_MAX:
+            log.warning("%s: closed: %d signatures or tokens were wrong", self._link.peer, self._wrong)
+            self._link.close()
+
+    def _unknown(self, name: str, why: str, how: str = "signature") -> PermissionError:
+        self._authority.audit.login(DOOR, name, self._link.peer, why, how if name or how != "signature" else "")
         return PermissionError(why)
 
 
-def _send_of(command: Command) -> tuple[str, int, str, str]:
-    """All that the right to a send depends on: user, code, and the fields of `rights.TOPIC_FIELDS`."""
+def _token_of(fields: Mapping[str, str]) -> str:
+    """The token of a request; what else RocketMQ's clients send there is none."""
+    token = fields.get(SECURITY_TOKEN, "")
+    return token if token and is_token(token) else ""
+
+
+def _send_of(command: Command) -> tuple[str, str, int, str, str]:
+    """All that the right to a send depends on: token or user, code, and the fields of `rights.TOPIC_FIELDS`."""
     fields = command.fields
-    return fields.get(ACCESS_KEY, ""), command.code, fields.get("topic", ""), fields.get("b", "")
+    token = _token_of(fields) if SECURITY_TOKEN in fields else ""
+    return token, fields.get(ACCESS_KEY, ""), command.code, fields.get("topic", ""), fields.get("b", "")
 
 
 def _missing(identity: Identity, command: Command) -> tuple[str, str]:

@@ -9,8 +9,10 @@ from gantrymq.auth.authority import Authority
 from gantrymq.auth.config import AuthConfig
 from gantrymq.auth.members.handshake import Applicant, Porter
 from gantrymq.auth.members.key import parse_key
-from gantrymq.auth.rows import POLICIES, USERS, Policy, Rule, User, encode
-from gantrymq.auth.signatures import ACCESS_KEY, SIGNATURE, sign
+from gantrymq.auth.rows import POLICIES, TOKENS, USERS, Policy, Rule, Token, User, encode
+from gantrymq.auth.signatures import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, sign
+from gantrymq.auth.tokens import own
+from gantrymq.auth.tokens.ending import AGAIN_MS, Ending
 from gantrymq.net.doors.threshold import Terms, Threshold
 from gantrymq.net.testing import FakeLink, ManualClock, ManualWheel
 from gantrymq.remoting.codec import Command
@@ -169,3 +171,68 @@ def test_topics_that_are_remembered_are_bounded() -> None:
     for number in range(ALLOWED_MAX + 10):
         assert world.guard.refusal(send(f"t{number}")) == ""
     assert len(world.guard._allowed) <= ALLOWED_MAX
+
+
+def with_token(text: str, where: str = "t", **more: str) -> Command:
+    return Command(RequestCode.SEND_MESSAGE_V2, {"b": where, SECURITY_TOKEN: text, **more}, b"body")
+
+
+def make_token(world: World, good_ms: int = 1_000) -> tuple[str, str]:
+    name, text = own.make()
+    world.authority.apply(TOKENS, name, encode(Token(name, "alice", own.parse(text)[1], good_ms)))
+    return name, text
+
+
+def test_a_token_says_who_sends_a_request() -> None:
+    """Whatever else is there: RocketMQ's clients sign with a key beside it."""
+    world = World(User("alice"))
+    world.authority.apply(POLICIES, "user:alice", encode(Policy("user:alice", (Rule("topic:t", ("pub",)),))))
+    name, text = make_token(world)
+    for _ in range(3):
+        assert world.guard.refusal(with_token(text)) == ""
+        assert world.guard.refusal(with_token(text, **{ACCESS_KEY: "any", SIGNATURE: "any"})) == ""
+        assert "no permission pub on topic:other" in world.guard.refusal(with_token(text, "other"))
+    assert world.guard.is_known
+    world.authority.apply(TOKENS, name, None)
+    assert world.guard.is_gone()
+    assert f"none with id {name} is known" in world.guard.refusal(with_token(text))
+
+
+def test_a_security_token_that_is_none_of_ours_is_left_to_the_signature() -> None:
+    world = World(User("alice", secret="right"))
+    world.authority.apply(POLICIES, "user:alice", encode(Policy("user:alice", (Rule("topic:t", ("pub",)),))))
+    assert world.guard.refusal(send("t", **{SECURITY_TOKEN: "of another cloud"})) == ""
+    assert "is wrong" in world.guard.refusal(send("t", "wrong", **{SECURITY_TOKEN: "of another cloud"}))
+    assert "not signed" in world.guard.refusal(with_token("of another cloud"))
+
+
+def test_who_guesses_tokens_is_closed() -> None:
+    world = World(User("alice"))
+    make_token(world)
+    for number in range(WRONG_MAX):
+        assert world.link.closed_by is None, number
+        assert "the token is refused" in world.guard.refusal(with_token(own.make()[1]))
+    assert world.link.closed_by == "close"
+    assert not world.guard.is_known
+
+
+def test_a_connection_is_looked_at_when_its_token_ends() -> None:
+    world = World(User("alice"))
+    ended: list[bool] = []
+    world.guard.ending = Ending(world.wheel, lambda: ended.append(True))
+    clock_ms = [0]
+    world.authority.audit.now_ms = lambda: clock_ms[0]
+    world.guard.refusal(with_token(make_token(world)[1]))
+    clock_ms[0] = 1_000
+    world.wheel.advance(1_000 + AGAIN_MS)
+    assert ended == [True]
+    assert world.guard.is_gone()
+
+
+def test_a_large_frame_is_read_for_whoever_has_a_token() -> None:
+    world = World(User("alice"))
+    for text, more in ((own.make()[1], False), (make_token(world)[1], True)):
+        expected: list[int] = []
+        world.link.expect = expected.append  # type: ignore[method-assign]
+        world.guard.ask_for_room(with_token(text), 5_000)
+        assert bool(expected) is more

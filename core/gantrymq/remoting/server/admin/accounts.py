@@ -1,4 +1,4 @@
-"""Users and policies over Remoting: RocketMQ's requests of mqadmin (createUser, createAcl ...), with what ours have beside it.
+"""Users, policies and tokens over Remoting: RocketMQ's requests of mqadmin (createUser, createAcl ...), with what ours have beside it.
 
 RocketMQ's user has a secret that it signs with; the same text is its password at every other door. Fields of ours in the same bodies:
 `groups`, `hash` (instead of a password), `certificates`, `amqp`, `amqpTopics`. No answer holds a password, hash or secret.
@@ -17,11 +17,23 @@ from gantrymq.auth import passwords
 from gantrymq.auth.authority import Authority
 from gantrymq.auth.keys import KeyFileError
 from gantrymq.auth.resources import ACTION_NAMES, Kind, parse_resource
-from gantrymq.auth.rows import POLICIES, USERS, Policy, Rule, User, check_name, check_policy, encode
+from gantrymq.auth.rows import (
+    POLICIES,
+    TOKENS,
+    USERS,
+    Policy,
+    Rule,
+    Token,
+    User,
+    check_name,
+    check_policy,
+    encode,
+)
+from gantrymq.auth.tokens import own
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting import json_bodies as bodies
 from gantrymq.remoting.constants import RequestCode, ResponseCode
-from gantrymq.remoting.overview_codes import EXPLAIN
+from gantrymq.remoting.overview_codes import ADD_TOKEN, DELETE_TOKEN, EXPLAIN, LIST_TOKENS
 
 if TYPE_CHECKING:
     from gantrymq.remoting.codec import Command
@@ -29,6 +41,11 @@ if TYPE_CHECKING:
 
 ANY_KINDS: Final = (Kind.TOPIC, Kind.GROUP, Kind.QUEUE, Kind.CLUSTER)
 """What RocketMQ's resource `*` is."""
+
+USER_TOKENS_MAX: Final = 1_000
+"""Of one user, in force: each is a row in the memory of every process."""
+NOTE_CHARS_MAX: Final = 256
+DAY_MS: Final = 86_400_000
 
 Put = Callable[[str, list[tuple[str, bytes | None]], object, Callable[[Any, Any], None]], None]
 
@@ -157,8 +174,11 @@ def _one_of(what: str, given: str, known: dict[str, bool]) -> bool:
 
 
 def delete_user(command: Command, reply: Reply, services: Accounts) -> None:
-    """DELETE_USER, and its own policy with it: a user made later under the name begins without rights."""
+    """DELETE_USER, and its own policy and tokens with it: a user made later under the name begins without rights."""
     user = _account(services, command.fields.get("username", ""))
+    tokens: list[tuple[str, bytes | None]] = [(token.id, None) for token in services.authority.tokens_of(user.name)]
+    if tokens:
+        services.put(TOKENS, tokens, None, lambda token, result: None)
     services.put(POLICIES, [(f"user:{user.name}", None)], None, lambda token, result: None)
     _put(command, reply, services, USERS, user.name, None)
 
@@ -295,6 +315,70 @@ def _subject(text: str) -> str:
     return f"{word.lower()}:{_name(name)}"
 
 
+# Tokens.
+
+
+class TokenInfo(msgspec.Struct, rename="camel", omit_defaults=True):
+    """A token of ours: what its maker sends, and what is shown of it."""
+
+    id: str = ""
+    hash: str = ""
+    username: str = ""
+    made_ms: int = 0
+    expires_ms: int = 0
+    note: str = ""
+    state: str = ""
+
+
+def add_token(command: Command, reply: Reply, services: Accounts) -> None:
+    """ADD_TOKEN. What has expired of the user's is forgotten."""
+    authority, now_ms = services.authority, services.now_ms()
+    user = _account(services, command.fields.get("username", ""))
+    info = bodies.decode(command.body, TokenInfo)
+    if authority.token(info.id) is not None:
+        raise GantryError(ErrorCode.ALREADY_EXISTS, f"token {info.id} exists already")
+    try:
+        own.check_row(info.id, info.hash)
+    except ValueError as error:
+        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, str(error)) from error
+    if not now_ms < info.expires_ms <= now_ms + own.DAYS_MAX * DAY_MS:
+        text = f"expiresMs {info.expires_ms}: a token is good for {own.DAYS_MAX} days at most"
+        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, text)
+    if len(info.note) > NOTE_CHARS_MAX or not info.note.isprintable():
+        text = f"the note of a token has up to {NOTE_CHARS_MAX} printable characters"
+        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, text)
+    known = authority.tokens_of(user.name)
+    expired = [token.id for token in known if token.expires_ms <= now_ms]
+    if len(known) - len(expired) >= USER_TOKENS_MAX:
+        text = f"user {user.name} has {USER_TOKENS_MAX} tokens: delete those that nobody needs"
+        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, text)
+    made = Token(info.id, user.name, info.hash, info.expires_ms, now_ms, info.note)
+    _put_all(command, reply, services, TOKENS, [(made.id, encode(made)), *[(name, None) for name in expired]])
+
+
+def list_tokens(command: Command, reply: Reply, services: Accounts) -> None:
+    """LIST_TOKENS; without hashes."""
+    authority, now_ms = services.authority, services.now_ms()
+
+    def shown(token: Token) -> TokenInfo:
+        state = "good" if authority.user(token.user) is not None else "no user"
+        state = state if now_ms < token.expires_ms else "expired"
+        return TokenInfo(
+            id=token.id, username=token.user, made_ms=token.made_ms, expires_ms=token.expires_ms, note=token.note, state=state
+        )  # fmt: skip
+
+    tokens = authority.tokens_of(command.fields.get("username", ""))
+    reply.respond(command, body=bodies.encode([shown(token) for token in tokens]))
+
+
+def delete_token(command: Command, reply: Reply, services: Accounts) -> None:
+    """DELETE_TOKEN; connections that came with it end at once."""
+    name = command.fields.get("tokenId", "")
+    if services.authority.token(name) is None:
+        raise GantryError(ErrorCode.NOT_FOUND, f"there is no token {name[:64]!r}")
+    _put(command, reply, services, TOKENS, name, None)
+
+
 def explain(command: Command, reply: Reply, services: Accounts) -> None:
     """EXPLAIN: which rule decides."""
     fields = command.fields
@@ -315,7 +399,13 @@ def explain(command: Command, reply: Reply, services: Accounts) -> None:
 
 
 def _put(command: Command, reply: Reply, services: Accounts, table: str, key: str, value: bytes | None) -> None:
-    """Answered when it is stored."""
+    _put_all(command, reply, services, table, [(key, value)])
+
+
+def _put_all(
+    command: Command, reply: Reply, services: Accounts, table: str, rows: list[tuple[str, bytes | None]]
+) -> None:
+    """Answered when they are stored."""
 
     def stored(_token: Any, result: Any) -> None:
         if isinstance(result, GantryError):
@@ -323,7 +413,7 @@ def _put(command: Command, reply: Reply, services: Accounts, table: str, key: st
         else:
             reply.respond(command)
 
-    services.put(table, [(key, value)], None, stored)
+    services.put(table, rows, None, stored)
 
 
 HANDLERS: Final = {
@@ -337,5 +427,8 @@ HANDLERS: Final = {
     RequestCode.AUTH_DELETE_ACL: delete_acl,
     RequestCode.AUTH_GET_ACL: get_acl,
     RequestCode.AUTH_LIST_ACL: list_acls,
+    ADD_TOKEN: add_token,
+    LIST_TOKENS: list_tokens,
+    DELETE_TOKEN: delete_token,
     EXPLAIN: explain,
 }
