@@ -94,6 +94,18 @@ class ServerConfig:
         least=0,
         most=10_000_000,
     )
+    address_connects_per_s: int = setting(
+        0,
+        "new connections of one address in a second, all doors together; more are refused; 0: any number",
+        least=0,
+        most=1_000_000,
+    )
+    address_requests_per_s: int = setting(
+        0,
+        "requests (packets, methods) of one address in a second, all its connections together: for more, reading pauses; 0: any number",
+        least=0,
+    )
+    address_bytes_per_s: int = setting(0, "the same of bytes", least=0)
     outbound_bytes_max: int = setting(
         16 * 1024 * 1024, "bytes waiting for one slow reader above which nothing more is read from it", least=64 * 1024
     )

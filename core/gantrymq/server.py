@@ -46,7 +46,7 @@ from gantrymq.launch.checks import check_bind, check_ready_file, cluster_key_of,
 from gantrymq.launch.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from gantrymq.launch.first_steps import first_steps
 from gantrymq.launch.health import STOPPING, Health
-from gantrymq.launch.openings import Openings, openings_of
+from gantrymq.launch.openings import Openings, openings_of, unregistrable
 from gantrymq.launch.restart import Follower
 from gantrymq.launch.service_manager import TELL_READY, TELL_STOPPING, notify
 from gantrymq.logs import JsonFormatter, complain, set_up_logging
@@ -55,11 +55,12 @@ from gantrymq.model.errors import ConfigError, GantryError
 from gantrymq.net.api import ConnectionFactory
 from gantrymq.net.doors.threshold import Terms
 from gantrymq.net.held.limits import PumpLimits
+from gantrymq.net.held.rates import RateLimits
 from gantrymq.net.host_names import host_names
 from gantrymq.net.listen import Listener, listen, raise_file_limit, reserve
 from gantrymq.net.loopback import networks_of
 from gantrymq.net.places import PLAIN, Place, join_address
-from gantrymq.net.pump import PumpHost
+from gantrymq.net.process.host import PumpHost
 from gantrymq.net.tls.contexts import CHECK_EVERY_S, Context
 from gantrymq.net.turn import LoopTurn
 from gantrymq.net.wheel import TimerWheel
@@ -239,6 +240,7 @@ def make_plan(launch: Launch, environment: Mapping[str, str]) -> Plan:
         nameservers = parse_nameservers(named or NAMESERVER_DEFAULT, source)
     except ConfigError as error:
         errors.append(error)
+    errors += unregistrable(own["auth"], key is not None, openings if own_nameserver else None)
     refuse(list({str(error): error for error in errors}.values()))  # services share sections
     return Plan(
         server=server,
@@ -302,11 +304,15 @@ class Server:
         self._reserved: dict[str, list[socket.socket]] = {}
         """Holds these addresses while the door is shut."""
         self._health = Health()
+        openings = plan.openings
         self._shared: dict[str, Any] = {
             "health": self._health,
             "listeners": self._listeners,
             "accept_loss": plan.accept_loss,
             "cluster_key": plan.cluster_key,
+            "cluster_certificates": frozenset(plan.auth.cluster_certificates),
+            # A broker connects to the nameserver of its own process as that listens.
+            "cluster_tls": None if plan.own_nameserver and openings.is_plain("nameserver") else openings.outgoing,
         }
         self._nameservers = list(plan.nameservers)
         self._exit_code = EXIT_OK
@@ -317,7 +323,7 @@ class Server:
 
     async def run(self) -> int:
         """Start, serve until told to stop, stop; returns the exit code."""
-        server = self._plan.server
+        server, auth = self._plan.server, self._plan.auth
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(log_loop_error)
         self._clock, self._turn = SystemClock(), LoopTurn(loop.call_soon, time.perf_counter)
@@ -334,6 +340,17 @@ class Server:
             connections_max=connections,
             door_connections_max=server.door_connections_max or max(connections - connections // 10, 1),
             address_connections_max=server.address_connections_max or max(connections // 10, 1),
+            address_rates=RateLimits(
+                connects_per_s=server.address_connects_per_s,
+                requests_per_s=server.address_requests_per_s,
+                bytes_per_s=server.address_bytes_per_s,
+            ),
+            user_rates=RateLimits(
+                connections_max=auth.user_connections_max,
+                connects_per_s=auth.user_connects_per_s,
+                requests_per_s=auth.user_requests_per_s,
+                bytes_per_s=auth.user_bytes_per_s,
+            ),
         )
         self._host = PumpHost(self._turn, self._wheel, limits)
         self._shared |= {"metrics": (metrics := Metrics()), "services": [each.name for each in self._plan.services]}
@@ -344,7 +361,7 @@ class Server:
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             await tasks.start(self._watch_signals)
-            if self._plan.openings.contexts:
+            if self._plan.openings.all_contexts():
                 self._spawn(self._follow_certificates)
             with self._starting:
                 await self._start_all()

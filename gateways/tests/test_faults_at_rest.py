@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -48,6 +48,7 @@ QUEUES = 4
 class Context:
     wheel: ManualWheel
     turn: ManualTurn
+    shared: dict[str, Any] = field(default_factory=dict)
 
 
 class House(SnapshotNode):

@@ -192,3 +192,6 @@ class Wire:
     def is_pressed(self) -> bool:
         """See `Link`: no memory is short here."""
         return False
+
+    def spent(self, requests: int) -> None:
+        """See `Link`: nobody has a rate here."""

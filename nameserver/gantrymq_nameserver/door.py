@@ -50,10 +50,12 @@ class State:
         save: Callable[[Callable[[str], None]], None],
         key: ClusterKey | None = None,
         brokers: Collection[str] = (),
+        certificates: frozenset[str] = frozenset(),
     ) -> None:
-        """`key`: what brokers show before they register; `brokers`: names of those that may, none: all."""
+        """`key`, `certificates`: what brokers show before they register; `brokers`: names of those that may, none: all."""
         self.wheel = wheel
         self.key = key
+        self.certificates = certificates
         self.brokers = frozenset(brokers)
         self.save = save
         self.kv = KVTable()
@@ -100,7 +102,7 @@ class NameserverDoor(RemotingDoor):
     """One connection of a client or a broker."""
 
     def __init__(self, state: State) -> None:
-        super().__init__(state.wheel, TABLE, key=state.key)
+        super().__init__(state.wheel, TABLE, key=state.key, certificates=state.certificates)
         self.state = state
 
     def left(self, reason: str) -> None:

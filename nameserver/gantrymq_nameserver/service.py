@@ -88,8 +88,14 @@ class NameserverService:
         self._file = WholeFile(directory / "kvConfig.json")
         self._settings_file = WholeFile(directory / "namesrv.properties")
         config: NameserverConfig = context.config
+        shared = context.shared
         state = State(
-            context.wheel, config.order_messages, self._save, context.shared.get("cluster_key"), config.brokers
+            context.wheel,
+            config.order_messages,
+            self._save,
+            shared.get("cluster_key"),
+            config.brokers,
+            shared.get("cluster_certificates", frozenset()),
         )
         data = await asyncio.to_thread(self._file.read)
         if data is not None:

@@ -31,6 +31,10 @@ class AuthConfig:
     cluster_key: str = setting(
         "", "the key itself instead of a file, for the environment (GANTRY_AUTH__CLUSTER_KEY)", secret=True
     )
+    cluster_certificates: list[str] = setting(
+        [],
+        "who shows one of these client certificates is a process of this cluster, as who shows the key: a subject (CN=gateway-1,O=Plant), or sha256:FINGERPRINT",
+    )
     certificate_user: Literal["none", "cn", "subject", "dns", "email", "uri"] = setting(
         "cn", "which name of a client certificate is the user's"
     )
@@ -67,6 +71,21 @@ class AuthConfig:
         "bytes that are handled of a connection before it has shown who it is; one that sends more is closed",
         least=4096,
     )
+    user_connections_max: int = setting(
+        0, "open connections of one user, all doors together; 0: any number", least=0, most=10_000_000
+    )
+    user_connects_per_s: int = setting(
+        0,
+        "new connections of one user in a second, all doors together; more are refused; 0: any number",
+        least=0,
+        most=1_000_000,
+    )
+    user_requests_per_s: int = setting(
+        0,
+        "requests (packets, methods) of one user in a second, all its connections together: for more, reading pauses; 0: any number",
+        least=0,
+    )
+    user_bytes_per_s: int = setting(0, "the same of bytes", least=0)
     scram: bool = setting(
         False,
         "keep what SCRAM-SHA-256 needs beside the hash of each password that is set from now on, and take it at the MQTT 5.0 and AMQP doors",

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from ipaddress import ip_network
 from typing import Any, Final
@@ -10,7 +11,6 @@ from typing import Any, Final
 import msgspec
 
 from gantrymq.auth.resources import Action, parse_actions, parse_resource
-from gantrymq.auth.tokens import own
 
 USERS: Final = "auth_user"
 POLICIES: Final = "auth_policy"
@@ -20,6 +20,8 @@ ANONYMOUS: Final = "anonymous"
 """The user that clients without a name are, where it exists and is enabled."""
 
 NAME_CHARS_MAX: Final = 255
+_TOKEN_ID: Final = re.compile(r"[0-9a-f]{16}")
+_TOKEN_HASH: Final = re.compile(r"[0-9a-f]{64}")
 RULES_MAX: Final = 10_000
 """Of one subject."""
 
@@ -115,8 +117,14 @@ def read_token(key: str, value: bytes) -> Token:
     if token.id != key:
         raise ValueError(f"token {token.id!r} in the row of {key!r}")
     check_name(token.user)
-    own.check_row(token.id, token.hash)
+    check_token(token.id, token.hash)
     return token
+
+
+def check_token(name: str, known: str) -> None:
+    """Raises ValueError for what is no id and hash of a token (`tokens/own.py`)."""
+    if _TOKEN_ID.fullmatch(name) is None or _TOKEN_HASH.fullmatch(known) is None:
+        raise ValueError(f"{name[:32]!r}: no id and hash of a token")
 
 
 def check_policy(policy: Policy) -> None:

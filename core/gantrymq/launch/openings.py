@@ -10,12 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from gantrymq.auth.config import AuthConfig
 from gantrymq.config import ServerConfig, Settings
 from gantrymq.launch.checks import check_bind
 from gantrymq.model.errors import ConfigError
 from gantrymq.net.loopback import is_loopback
 from gantrymq.net.places import GUEST, Place, parse_place
-from gantrymq.net.tls.contexts import Context, TlsConfig, TlsError
+from gantrymq.net.tls.contexts import Context, Outgoing, TlsConfig, TlsError, outgoing_of
 
 WITH_GUESTS: Final = ("broker", "mqtt", "cloudevents")
 """Doors at which a client may say no name."""
@@ -29,6 +30,8 @@ class Openings:
     """By service; only of those that have `listeners`."""
     contexts: dict[tuple[str, int], Context] = field(default_factory=dict)
     """By service and position."""
+    outgoing: Outgoing | None = None
+    """Of connections to other processes of the cluster; None: they have no TLS."""
     protocols: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """ALPN names that each service speaks."""
 
@@ -51,7 +54,12 @@ class Openings:
 
     def all_contexts(self) -> list[Context]:
         """Those to look after."""
-        return list(self.contexts.values())
+        return [*self.contexts.values(), *([self.outgoing] if self.outgoing is not None else [])]
+
+    def is_plain(self, name: str) -> bool:
+        """What connects to this door's first place has no TLS."""
+        places = self.places.get(name)
+        return not places or not places[0].speaks_tls
 
 
 def openings_of(
@@ -59,6 +67,10 @@ def openings_of(
 ) -> Openings:
     """The places of services (`services.Service`); what is wrong is added to `errors`. `own`: the process's sections."""
     found = Openings()
+    try:
+        found.outgoing = outgoing_of(own["tls"])
+    except TlsError as error:
+        errors.append(ConfigError(str(error)))
     for service in services:
         raw = settings.get(service.name, "listeners")
         if raw is None:
@@ -75,6 +87,18 @@ def openings_of(
         _load(found, own["tls"], service.name, raw.source, errors)
     errors += _shared(settings, found.places)
     return found
+
+
+def unregistrable(auth: AuthConfig, has_key: bool, openings: Openings | None) -> Iterator[ConfigError]:
+    """A broker that its own process's nameserver would not take. `openings`: None where another nameserver is asked."""
+    if not auth.cluster_certificates or has_key or openings is None:
+        return
+    outgoing = openings.outgoing
+    if openings.is_plain("nameserver") or outgoing is None or not outgoing.config.cluster_cert:
+        yield ConfigError(
+            "auth.cluster_certificates: the broker of this process could show its nameserver none; give nameserver.listeners tls:// first and "
+            "tls.cluster_ca and tls.cluster_cert, or auth.cluster_key_file beside it"
+        )
 
 
 def _places(settings: Settings, name: str) -> list[Place]:

@@ -56,8 +56,12 @@ class Link(Protocol):
     def speaks_for(self, host: str, port: int) -> None:
         """The peer is a proxy: from now on it counts as the client at this address, and its certificate as nobody's."""
 
-    def known(self) -> None:
-        """It is known who the peer is: what strangers are bound to (`doors.threshold`) holds no more."""
+    def known(self, user: str = "") -> str:
+        """It is known who the peer is: what strangers are bound to (`doors.threshold`) holds no more, and what this user may take does. Why it is
+        refused: then it is not known, and the door ends the connection on its protocol's terms; empty: it is let in. The first user counts."""
+
+    def spent(self, requests: int) -> None:
+        """So many requests of the peer's were taken."""
 
     def expect(self, size: int) -> None:
         """So many more bytes are needed to know who the peer is, whatever strangers may send."""

@@ -15,7 +15,8 @@ from typing import Final
 
 from gantrymq.net.api import ConnectionFactory
 from gantrymq.net.places import ANY, GUEST, UNIX, Place
-from gantrymq.net.pump import Pump, PumpHost
+from gantrymq.net.process.host import PumpHost
+from gantrymq.net.pump import Pump
 from gantrymq.net.tls.accepting import Acceptor, Entrance
 from gantrymq.net.tls.contexts import Context, TlsConfig
 

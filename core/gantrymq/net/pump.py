@@ -12,26 +12,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
-from gantrymq.net.api import ConnectionFactory, Door, Wheel
+from gantrymq.net.api import ConnectionFactory, Door
 from gantrymq.net.doors.threshold import behind, expect, known
-from gantrymq.net.held.addresses import Addresses
-from gantrymq.net.held.inbound import Inbound
 from gantrymq.net.held.kernel import unacknowledged_bytes
-from gantrymq.net.held.limits import PumpLimits
-from gantrymq.net.held.outbound import LARGE_BYTES, Held, Ledger, Pieces
+from gantrymq.net.held.outbound import LARGE_BYTES, Held, Pieces
+from gantrymq.net.held.rates import Account
 from gantrymq.net.loopback import is_trusted, peer_name
-from gantrymq.net.rotation import BOUNDED_BYTES_MAX, SHARE_S, SLICE_BYTES_MAX, SLICE_BYTES_MIN, SLICE_S, Rotation
+from gantrymq.net.process.host import PumpHost
+from gantrymq.net.rotation import BOUNDED_BYTES_MAX, SHARE_S, SLICE_BYTES_MAX, SLICE_BYTES_MIN, SLICE_S
 from gantrymq.net.tls.identity import Certificate, certificate_of
-from gantrymq.net.traffic import Traffic
-from gantrymq.net.trim import Trimmer
-from gantrymq.net.turn import LoopTurn
-
-if TYPE_CHECKING:
-    from gantrymq.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -50,110 +42,23 @@ HELD_MS: Final = 1_000
 OPEN, CLOSING, LINGERING, CLOSED = range(4)
 """OPEN -> CLOSING (`close` called, outbox not yet written) -> LINGERING (end of stream sent, the peer's awaited) -> CLOSED."""
 
-HOLD_DOOR, HOLD_PUMP, HOLD_TURN = 1, 2, 8
-"""Who paused reading, or that the rest of what was read waits for the next turn: more is not read meanwhile."""
+HOLD_DOOR, HOLD_PUMP, HOLD_TURN, HOLD_RATE = 1, 2, 8, 64
+"""Who paused reading, that the rest of what was read waits for the next turn, or that its address or user has taken more than its rate: more is
+not read meanwhile."""
 
 EOF_SEEN, LOST, SHOWN_OUT = 4, 16, 32
 """The peer sends nothing any more; the connection is gone, and its door has not had all that the peer sent before; `show_out` was called."""
 
-HOLDS: Final = HOLD_DOOR | HOLD_PUMP | HOLD_TURN
-
-
-class PumpHost:
-    """What all pumps of a process share."""
-
-    __slots__ = (
-        "_recounted",
-        "addresses",
-        "at_write",
-        "holding",
-        "inbound",
-        "ledger",
-        "limits",
-        "refusing",
-        "rotation",
-        "traffic",
-        "trimmer",
-        "wheel",
-    )
-
-    def __init__(
-        self, turn: LoopTurn, wheel: Wheel, limits: PumpLimits, clock_s: Callable[[], float] = time.perf_counter
-    ) -> None:
-        """`clock_s` tells how long a door has worked."""
-        self.at_write = turn.at_write
-        self.rotation = Rotation(turn, clock_s)
-        self.wheel = wheel
-        self.limits = limits
-        self.traffic = Traffic()
-        self.addresses = Addresses(limits.address_connections_max)
-        self.holding: set[Pump] = set()
-        """Connections whose peers had not taken all of it when they were last looked at."""
-        self.ledger = Ledger()
-        """What is held for these; never less than what is held now."""
-        self._recounted = -1
-        self.inbound = Inbound(limits.inbound_bytes_process_max, limits.frame_timeout_ms)
-        self.trimmer = Trimmer(wheel, lambda: self.inbound.held_bytes + self.ledger.held_bytes)
-        self.refusing: set[tuple[str, int]] = set()
-        """Settings and doors of which a refusal was logged; the next one is logged after the number of connections fell again."""
-
-    def show(self, metrics: Metrics) -> None:
-        """Register what all connections count."""
-        self.traffic.show(metrics)
-        text = "Bytes held for peers that have not taken them yet, of large writes and for slow readers"
-        metrics.read("gantry_outbound_held_bytes", text, lambda: self.ledger.held_bytes)
-        text = "Bytes held of requests that are not whole or not handled yet"
-        metrics.read("gantry_inbound_held_bytes", text, lambda: self.inbound.held_bytes)
-        text = "Connections ended for a request that took too long, or had the most where all held too much"
-        metrics.read("gantry_connections_unfinished_total", text, lambda: self.inbound.shown_out, "counter")
-
-    def admit(self, peer: str, live: set[Pump]) -> bool:
-        """Whether one more connection fits, beside those of its door, `live`."""
-        limits = self.limits
-        for setting, door, there, most in (
-            ("server.connections_max", 0, self.traffic.connections, limits.connections_max),
-            ("server.door_connections_max", id(live), len(live), limits.door_connections_max),
-        ):
-            if there >= most:
-                self.traffic.refused += 1
-                if (setting, door) not in self.refusing:
-                    self.refusing.add((setting, door))
-                    log.warning("%s: refused, %s (%d) is reached; so are others from now on", peer, setting, most)
-                return False
-            if self.refusing and there < most - most // 20:
-                self.refusing.discard((setting, door))
-        return True
-
-    def bound_all(self) -> None:
-        """Keep what is held for all slow readers within the process's limit."""
-        limit, ledger = self.limits.outbound_bytes_process_max, self.ledger
-        if ledger.held_bytes <= limit:
-            return
-        self._recount()
-        for pump in sorted(self.holding, key=Pump.held_share_bytes, reverse=True):
-            if ledger.held_bytes <= limit:
-                return
-            pump.cut_off(f"the most of {ledger.held_bytes}, over server.outbound_bytes_process_max")
-
-    def is_pressed(self) -> bool:
-        """Half of what may be held for all slow readers is."""
-        half, ledger = self.limits.outbound_bytes_process_max // 2, self.ledger
-        if ledger.held_bytes <= half:
-            return False
-        if self._recounted != self.rotation.turn.number:
-            self._recount()
-        return ledger.held_bytes > half
-
-    def _recount(self) -> None:
-        self._recounted = self.rotation.turn.number
-        for pump in list(self.holding):
-            pump.count_outbound()
+WAITS: Final = HOLD_DOOR | HOLD_PUMP | HOLD_RATE
+"""What was read waits, too."""
+HOLDS: Final = WAITS | HOLD_TURN
 
 
 class Pump(asyncio.Protocol):
     """One accepted connection."""
 
     __slots__ = (
+        "_account",
         "_counted",
         "_deadline_armed_ms",
         "_deadline_at_ms",
@@ -234,6 +139,8 @@ class Pump(asyncio.Protocol):
         self._taken = 0
         self._progress_at_ms = 0
         self._watch_handle = 0
+        self._account: Account | None = None
+        """Where addresses or users have rates."""
         self._deadline_at_ms: int | None = None
         self._deadline_armed_ms = 0
         self._deadline_handle = 0
@@ -272,6 +179,8 @@ class Pump(asyncio.Protocol):
             return
         host = self._host
         host.traffic.bytes_in += len(data)
+        if self._account is not None:
+            self._pay(self._account, len(data))
         rotation = host.rotation
         if self._rest or rotation.has_to_wait(len(data)):
             if not self._rest:
@@ -336,7 +245,7 @@ class Pump(asyncio.Protocol):
                 slice_bytes = min(slice_bytes * 4, SLICE_BYTES_MAX if taken is None else BOUNDED_BYTES_MAX)
             if at >= size or self._state != OPEN or now_s - begun_s >= SHARE_S:
                 break
-            if self._flags & (HOLD_DOOR | HOLD_PUMP) and not self._flags & LOST:
+            if self._flags & WAITS and not self._flags & LOST:
                 break
         self._slice_bytes = slice_bytes
         rotation.turn.reads_s += now_s - begun_s
@@ -347,7 +256,7 @@ class Pump(asyncio.Protocol):
             self._handled = rotation.turn.number
         if self._rest or now_s - begun_s >= SHARE_S:
             self._hold(HOLD_TURN, True)
-            if self._flags & LOST or not self._flags & (HOLD_DOOR | HOLD_PUMP):
+            if self._flags & LOST or not self._flags & WAITS:
                 self._queue(much=True)
         else:
             self._hold(HOLD_TURN, False)
@@ -361,7 +270,7 @@ class Pump(asyncio.Protocol):
         """See `rotation.Waiting`."""
         self._queued = False
         if self._state == OPEN:
-            if self._flags & (HOLD_DOOR | HOLD_PUMP) and not self._flags & LOST:
+            if self._flags & WAITS and not self._flags & LOST:
                 self._hold(HOLD_TURN, True)  # queues again when the others let go
                 return
             rest, self._rest = self._rest, b""
@@ -446,6 +355,8 @@ class Pump(asyncio.Protocol):
             self._live.discard(self)
             host.traffic.connections -= 1
             host.addresses.went(self._counted)
+            if self._account is not None:
+                self._account.leave()
         self._set_inbound(0)
         if self._frame_handle:
             host.wheel.cancel(self._frame_handle)
@@ -515,9 +426,25 @@ class Pump(asyncio.Protocol):
         self._door = behind(self._door, door)
         door.connected(self)
 
-    def known(self) -> None:
+    def known(self, user: str = "") -> str:
         """See `Link`."""
-        self._door = known(self._door)
+        why = self._account.add(self._host.user_rates, user, self.peer) if user and self._account is not None else ""
+        self._door = known(self._door) if not why else self._door
+        return why
+
+    def spent(self, requests: int) -> None:
+        """See `Link`."""
+        if self._account is not None:
+            self._account.spent += requests
+
+    def _pay(self, account: Account, size: int) -> None:
+        """Reading pauses for what is more than a rate."""
+        wheel = self._host.wheel
+        now_ms = wheel.now_ms()
+        wait_ms = account.pay(size, now_ms)
+        if wait_ms and not self._flags & HOLD_RATE:
+            self._hold(HOLD_RATE, True)
+            wheel.call_at(now_ms + wait_ms, lambda at_ms: self._hold(HOLD_RATE, False))
 
     def expect(self, size: int) -> None:
         """See `Link`."""
@@ -529,16 +456,27 @@ class Pump(asyncio.Protocol):
         trusted = is_trusted((host, port), ("", 0), self._host.limits.trusted_networks)
         self.peer_is_trusted, self.peer_certificate = self.peer_is_loopback or trusted, None
         self._host.addresses.went(self._counted)
+        if self._account is not None:
+            self._account.leave()
         if not self._count_address():
             self.close()
 
     def _count_address(self) -> bool:
         """Among the connections of its address; False: there are too many."""
-        addresses = self._host.addresses
-        self._counted = "" if self.peer_is_trusted else addresses.came(self.peer)
-        if self._counted or self.peer_is_trusted:
+        host = self._host
+        if self._account is None and (host.address_rates.are_any or host.user_rates.are_any):
+            self._account = Account()
+        if self.peer_is_trusted:
+            self._counted = ""
             return True
-        self._host.traffic.refused += 1
+        self._counted = host.addresses.came(self.peer)
+        if self._counted and (
+            self._account is None or not self._account.add(host.address_rates, self._counted, self.peer)
+        ):
+            return True
+        host.addresses.went(self._counted)
+        self._counted = ""
+        host.traffic.refused += 1
         return False
 
     # From the listener.
@@ -776,9 +714,8 @@ class Pump(asyncio.Protocol):
         if at_ms > now_ms:
             self.set_deadline(at_ms)
             return
-        if self._rest and not self._flags & (
-            HOLD_DOOR | HOLD_PUMP
-        ):  # the peer spoke, and it is we who have not listened yet
+        flags = self._flags
+        if flags & HOLD_RATE or (self._rest and not flags & WAITS):  # it is we who have not listened yet
             self.set_deadline(now_ms + HELD_MS)
             return
         self._deadline_at_ms = None

@@ -107,6 +107,9 @@ class FakeLink:
         self.is_encrypted = False
         self.peer_certificate: Certificate | None = None
         self.guest = ""
+        self.refuse_user = ""
+        """What `known` answers."""
+        self.requests = 0
         self.wheel = wheel
         self.turn = turn or ManualTurn()
         self.door: Door | None = None
@@ -203,8 +206,13 @@ class FakeLink:
         self.peer, self.peer_is_loopback = peer_name((host, port))
         self.peer_is_trusted = self.peer_is_loopback
 
-    def known(self) -> None:
-        self.door = known(self.door)
+    def known(self, user: str = "") -> str:
+        if not self.refuse_user:
+            self.door = known(self.door)
+        return self.refuse_user
+
+    def spent(self, requests: int) -> None:
+        self.requests += requests
 
     def expect(self, size: int) -> None:
         expect(self.door, size)

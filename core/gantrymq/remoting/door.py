@@ -15,6 +15,7 @@ from gantrymq.auth.members.key import ClusterKey
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.api import Link, Wheel
 from gantrymq.net.held.outbound import Pieces
+from gantrymq.net.tls.identity import is_listed
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.connection import Connection
 from gantrymq.remoting.constants import FLAG_RESPONSE, RequestCode, ResponseCode
@@ -70,14 +71,22 @@ def code_name(code: int) -> str:
 
 
 class RemotingDoor:
-    """One connection. `table`: rows by request code, of the server; `key`: what members of the cluster show, None: they are known by address.
-    Subclasses may override `left`."""
+    """One connection. `table`: rows by request code, of the server; `key` and `certificates`: what members of the cluster show, one of both;
+    where there is neither, they are known by address. Subclasses may override `left`."""
 
     def __init__(
-        self, wheel: Wheel, table: Mapping[int, Row], typed: bool = False, key: ClusterKey | None = None
+        self,
+        wheel: Wheel,
+        table: Mapping[int, Row],
+        typed: bool = False,
+        key: ClusterKey | None = None,
+        certificates: frozenset[str] = frozenset(),
     ) -> None:
         self.table = table
         self.porter = None if key is None else Porter(key)
+        self._certificates = certificates
+        self._certified = False
+        """It has shown the certificate of a member."""
         self.connection = Connection(typed)
         self.link: Link
         self.open = False
@@ -88,13 +97,16 @@ class RemotingDoor:
         """See `net.api.Door`."""
         self.link = link
         self.open = True
+        self._certified = is_listed(link.peer_certificate, self._certificates)
         link.set_deadline(self._wheel.now_ms() + IDLE_MS_MAX)
 
     def received(self, data: bytes) -> None:
         """Handle every whole request in `data`; a broken stream is answered and closed."""
         self._active = True
         connection = self.connection
-        for command in connection.receive_data(data):
+        commands = connection.receive_data(data)
+        self.link.spent(len(commands))
+        for command in commands:
             self.handle(command)
         if connection.error:
             self.broken()
@@ -106,11 +118,7 @@ class RemotingDoor:
             return
         row = self.table.get(command.code)
         known = row is not None or command.code in CLASSES
-        if (
-            known
-            and (self.porter is not None or not self.link.peer_is_trusted)
-            and (remark := self.stranger(command.code))
-        ):
+        if known and (self._asks or not self.link.peer_is_trusted) and (remark := self.stranger(command.code)):
             self.refuse(command, ResponseCode.NO_PERMISSION, remark)
         elif command.code in MEMBER_CODES:
             self._meet(command)
@@ -119,17 +127,25 @@ class RemotingDoor:
         else:
             self.run(command, row.handler, row.services)
 
+    @property
+    def _asks(self) -> bool:
+        """Members show a key or a certificate: an address is not enough."""
+        return self.porter is not None or bool(self._certificates)
+
+    @property
+    def _has_shown(self) -> bool:
+        return self._certified or (self.porter is not None and self.porter.shown)
+
     def is_member(self) -> bool:
-        """A process of this cluster: it has shown the key; where there is none, its address says so."""
-        return self.link.peer_is_trusted if self.porter is None else self.porter.shown
+        """A process of this cluster: it has shown the key or a certificate; where neither is asked for, its address says so."""
+        return self._has_shown if self._asks else self.link.peer_is_trusted
 
     def stranger(self, code: int) -> str:
-        """Why who has not shown the key, or is elsewhere, gets no answer to this request; empty if he gets one."""
-        if self.porter is not None:
-            if self.porter.shown:
-                return ""
-            if code in MEMBERS_ONLY:
-                return member_refusal(code)
+        """Why who has shown nothing, or is elsewhere, gets no answer to this request; empty if he gets one."""
+        if self._has_shown:
+            return ""
+        if self._asks and code in MEMBERS_ONLY:
+            return member_refusal(code)
         return "" if self.link.peer_is_trusted else refusal(code)
 
     def _meet(self, command: Command) -> None:

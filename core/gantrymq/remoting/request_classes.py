@@ -109,7 +109,7 @@ def member_refusal(code: int) -> str:
     """Why a request of `MEMBERS_ONLY` is not answered to who has not shown the key."""
     return (
         f"request code {code} ({class_of(code).value}) is answered to processes that have shown the cluster's key only: name it in "
-        "auth.cluster_key_file of the process that asks, too"
+        "auth.cluster_key_file of the process that asks, too, or its certificate in auth.cluster_certificates here"
     )
 
 

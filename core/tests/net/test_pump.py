@@ -13,10 +13,12 @@ import uvloop
 from gantrymq.net.api import Link
 from gantrymq.net.held.limits import PumpLimits
 from gantrymq.net.held.outbound import Pieces, gathered
+from gantrymq.net.held.rates import RateLimits
 from gantrymq.net.listen import Listener, ListenError, listen
 from gantrymq.net.loopback import networks_of, peer_name
 from gantrymq.net.places import Place
-from gantrymq.net.pump import Pump, PumpHost
+from gantrymq.net.process.host import PumpHost
+from gantrymq.net.pump import Pump
 from gantrymq.net.testing import ManualClock, ManualWheel
 from gantrymq.net.turn import LoopTurn
 
@@ -639,3 +641,49 @@ def test_one_address_has_its_part_of_the_connections() -> None:
     for pump in list(live):
         pump.connection_lost(None)
     assert (host.traffic.connections, len(host.addresses)) == (0, 0)
+
+
+@on_loop
+async def test_reading_pauses_for_what_is_more_than_a_users_rate() -> None:
+    async with Bench(PumpLimits(user_rates=RateLimits(connections_max=2, bytes_per_s=1_000))) as bench:
+        clients = [await bench.connect() for _ in range(3)]
+        refused = "auth.user_connections_max (2) is reached"
+        assert [door.link.known("alice") for door in bench.doors] == ["", "", refused]
+        assert bench.doors[2].link.known("bob") == ""
+        first, second, third = bench.doors
+        await send(clients[0], b"x" * 3_000)
+        await until(lambda: first.seen)
+        first.link.set_deadline(bench.clock.monotonic_ms() + 500)
+        await send(clients[0], b"late")
+        await send(clients[2], b"other")
+        await until(lambda: bytes(third.seen) == b"other")
+        bench.wheel.advance(1_500)
+        await asyncio.sleep(0)
+        assert not [event for event in first.events if event.startswith("deadline")], "it is we who do not read"
+        assert len(first.seen) <= 3_000
+        bench.wheel.advance(600)
+        await until(lambda: len(first.seen) == 3_004)
+        clients[0].close()
+        await until(lambda: bench.listener.connections == 2)
+        assert second.link.known("alice") == "", "it is counted once"
+        assert bench.host.user_rates.come("alice", "peer")[1] == ""
+
+
+def test_connections_of_an_address_above_its_rate_are_refused() -> None:
+    limits = PumpLimits(address_rates=RateLimits(connects_per_s=2), trusted_networks=networks_of("198.51.100.0/24"))
+    clock = ManualClock()
+    host = PumpHost(LoopTurn(lambda run: None), ManualWheel(clock), limits)
+    live: set[Pump] = set()
+
+    def come(address: str) -> bool:
+        pump, transport = Pump(host, EchoDoor, live), Elsewhere(address)
+        pump.connection_made(transport)  # type: ignore[arg-type]
+        pump.connection_lost(None)
+        return not transport.closed
+
+    assert [come("192.0.2.1") for _ in range(4)] == [True, True, False, False]
+    assert come("192.0.2.2")
+    assert all(come("198.51.100.7") and come("127.0.0.1") for _ in range(5))
+    assert (host.traffic.refused, host.address_rates.refused, len(host.addresses)) == (2, 2, 0)
+    clock.advance(1_000)
+    assert come("192.0.2.1")

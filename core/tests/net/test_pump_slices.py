@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from gantrymq.net.pump import Pump, PumpHost, PumpLimits
+from gantrymq.net.held.limits import PumpLimits
+from gantrymq.net.process.host import PumpHost
+from gantrymq.net.pump import Pump
 from gantrymq.net.rotation import BOUNDED_BYTES_MAX, LITTLE_S, READS_S, SLICE_BYTES_MAX, SLICE_BYTES_MIN, SLICE_S
 from gantrymq.net.testing import ManualClock, ManualTurn, ManualWheel
 from tests.net.test_pump import EchoDoor

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from gantrymq.net.held.limits import PumpLimits
-from gantrymq.net.pump import Pump, PumpHost
+from gantrymq.net.process.host import PumpHost
+from gantrymq.net.pump import Pump
 from gantrymq.net.testing import ManualClock, ManualTurn, ManualWheel
 from tests.net.test_pump import EchoDoor
 

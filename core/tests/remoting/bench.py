@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,7 @@ class Context:
 
     wheel: ManualWheel
     turn: ManualTurn
+    shared: dict[str, Any] = field(default_factory=dict)
 
 
 class Files(OsFileSystem):

@@ -132,6 +132,8 @@ class AmqpDoor:
         self._closing = False
         self._released = False
         self.identity: Identity | None = None
+        self._over = ""
+        """Why its user may have no further connection; said when it opens its vhost, as RabbitMQ does."""
         """Who it is; None without authentication."""
         self._login: Login | None = None
         self._lifetime: Ending | None = None
@@ -214,7 +216,7 @@ class AmqpDoor:
             return
         self.identity = identity
         if identity is not None:
-            self._link.known()
+            self._over = self._link.known(identity.name)
             self._lifetime = Ending(self.gateway.wheel, self.rights_changed)
             self._lifetime.watch(identity)
         answer(found)
@@ -242,6 +244,9 @@ class AmqpDoor:
 
     def _check_vhost(self, vhost: str) -> None:
         """Raises AmqpError; else it is in."""
+        if self._over and self.identity is not None:
+            text = f"access to vhost '{vhost}' refused for user '{self.identity.name}': {self._over}"
+            raise AmqpError(NOT_ALLOWED, text, connection=True)
         user = self._connection.user
         self.gateway.definitions.vhosts.check_entry(vhost, user)
         if self.identity is not None:
@@ -300,6 +305,7 @@ class AmqpDoor:
         connection = self._connection
         events = connection.receive_data(data, self.gateway.clock.monotonic_ms())
         taken = connection.taken
+        self._link.spent(len(events))
         for event in events:
             if event.__class__ is Publish or event.__class__ is MethodReceived:
                 channel = self._channels.get(event.channel)

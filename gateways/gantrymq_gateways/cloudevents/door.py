@@ -171,8 +171,8 @@ class EventDoor(HttpDoor):
     def _handler_for(self, asked: Asked, who: Identity | Problem) -> Handler:
         if isinstance(who, Problem):
             raise who
-        if self.link is not None:
-            self.link.known()
+        if self.link is not None and (why := self.link.known(who.name)):
+            raise Problem(429, f"user {who.name}: {why}", ((b"retry-after", b"1"),))
         return self._handler(*asked, who)
 
     def _handler(

@@ -51,6 +51,8 @@ def identify(authority: Authority, connect: Connect, link: Link, answer: Identif
     said = connect.user_name or ""
 
     def tell(identity: Identity | None, found: Answer, user: str = said, how: str = "password") -> None:
+        if identity is not None and (over := link.known(identity.name)):
+            found, identity = Answer(Reason.QUOTA_EXCEEDED, f"user {identity.name}: {over}"), None
         if found.reason is not Reason.CONTINUE_AUTHENTICATION:
             why = "" if identity is not None else found.text
             authority.audit.login(DOOR, identity.name if identity is not None else user, link.peer, why, how)

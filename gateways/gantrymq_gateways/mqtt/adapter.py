@@ -148,6 +148,8 @@ class MqttDoor(Peer):
         counts.bytes_in += len(data)
         if events:
             counts.packets_in += len(events)
+            if self._link is not None:
+                self._link.spent(len(events))
             self._handle(events)
         if self.connection.outbox_bytes and self._link is not None:
             self._link.mark()
@@ -346,8 +348,6 @@ class MqttDoor(Peer):
             authority = self._gateway.authority
             assert authority is not None, "it said who the client is"
             self._identity = identity
-            if self._link is not None:
-                self._link.known()
             self._terms.owner = partial(access.owner, identity, authority)
             self._ending = Ending(self._gateway.shell.wheel, self.rights_changed)
             self._ending.watch(identity)

@@ -20,8 +20,6 @@ DAYS_MAX: Final = 3660
 """A token that is good for ever is forgotten by everybody but who finds it."""
 
 _FORM: Final = re.compile(rf"{PREFIX}([0-9a-f]{{{2 * ID_BYTES}}})_([0-9a-f]{{{2 * SECRET_BYTES}}})")
-_ID: Final = re.compile(rf"[0-9a-f]{{{2 * ID_BYTES}}}")
-_HASH: Final = re.compile(r"[0-9a-f]{64}")
 
 
 def make(random: Callable[[int], bytes] = os.urandom) -> tuple[str, str]:
@@ -45,9 +43,3 @@ def parse(text: str) -> tuple[str, str]:
 def hash_of(name: str, secret: str) -> str:
     """What a broker keeps of a token."""
     return hmac.digest(name.encode(), secret.encode(), "sha256").hex()
-
-
-def check_row(name: str, known: str) -> None:
-    """Raises ValueError for what is no id and hash."""
-    if _ID.fullmatch(name) is None or _HASH.fullmatch(known) is None:
-        raise ValueError(f"{name[:32]!r}: no id and hash of a token")

@@ -7,6 +7,7 @@ import contextlib
 import os
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,11 +17,13 @@ from gantrymq.auth.config import AuthConfig
 from gantrymq.auth.members.key import ClusterKey
 from gantrymq.broker.port import BrokerPort
 from gantrymq.client.connecting.routes import NO_NAMESERVER
+from gantrymq.client.connecting.signing import TLS_VARIABLE
 from gantrymq.clock import SystemClock
 from gantrymq.cluster.wire.dial import Members
 from gantrymq.config import ENVIRONMENT_PREFIX, Settings, parse_nameservers
 from gantrymq.launch.checks import cluster_key_of
-from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.errors import ConfigError, ErrorCode, GantryError
+from gantrymq.net.tls.contexts import Outgoing, TlsConfig, TlsError, outgoing_of
 from gantrymq.net.turn import LoopTurn
 from gantrymq.net.wheel import TimerWheel
 from gantrymq.services import ServiceContext
@@ -66,6 +69,22 @@ def cluster_key() -> ClusterKey | None:
     return cluster_key_of(settings, settings.build("auth", AuthConfig))
 
 
+def cluster_tls() -> Outgoing | None:
+    """How to connect, from the variables that say it to the cluster's processes; where they say nothing, as every command. Raises ConfigError."""
+    settings = Settings()
+    for key in ("cluster_ca", "cluster_cert", "cluster_cert_key", "key_password_file"):
+        variable = f"{ENVIRONMENT_PREFIX}TLS__{key.upper()}"
+        if variable in os.environ:
+            settings.put("tls", key, os.environ[variable], f"environment {variable}")
+    config = settings.build("tls", TlsConfig)
+    if not config.cluster_ca:
+        config = replace(config, cluster_ca=os.environ.get(TLS_VARIABLE, ""))
+    try:
+        return outgoing_of(config)
+    except TlsError as error:
+        raise ConfigError(str(error)) from error
+
+
 @contextlib.asynccontextmanager
 async def tables(nameserver: str) -> AsyncIterator[Tables]:
     """Connected until the block ends. Raises GantryError(UNAVAILABLE), ConfigError."""
@@ -74,7 +93,7 @@ async def tables(nameserver: str) -> AsyncIterator[Tables]:
     clock = SystemClock()
     wheel = TimerWheel(clock.monotonic_ms, loop.call_later)
     nameservers = parse_nameservers(nameserver, "--nameserver")
-    shared = {"cluster_key": cluster_key()}
+    shared = {"cluster_key": cluster_key(), "cluster_tls": cluster_tls()}
     async with anyio.create_task_group() as tasks:
 
         def spawn(work: Callable[..., Any], *arguments: Any) -> None:

@@ -18,17 +18,26 @@ TOKEN_VARIABLE: Final = "GANTRY_TOKEN"
 """In the environment, instead of both: a token, which says who it is."""
 TLS_VARIABLE: Final = "GANTRY_TLS_CA"
 """In the environment: a file with the CAs to trust; connections have TLS where it is set."""
+CERTIFICATE_VARIABLE: Final = "GANTRY_TLS_CERT"
+CERTIFICATE_KEY_VARIABLE: Final = "GANTRY_TLS_KEY"
+"""In the environment: files with the client certificate that is shown then, and with its key, if that is not in the same file."""
 
 
 def tls_of_environment() -> ssl.SSLContext | None:
     """None: no TLS. Raises OSError for a file that cannot be read or holds no certificates."""
-    authorities = os.environ.get(TLS_VARIABLE, "")
-    return _context(authorities) if authorities else None
+    get = os.environ.get
+    authorities = get(TLS_VARIABLE, "")
+    if not authorities:
+        return None
+    return _context(authorities, get(CERTIFICATE_VARIABLE, ""), get(CERTIFICATE_KEY_VARIABLE, ""))
 
 
 @lru_cache(maxsize=1)
-def _context(authorities: str) -> ssl.SSLContext:
-    return ssl.create_default_context(cafile=authorities)
+def _context(authorities: str, certificate: str, key: str) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=authorities)
+    if certificate:
+        context.load_cert_chain(certificate, key or None)
+    return context
 
 
 class Signer:

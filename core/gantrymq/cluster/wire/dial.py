@@ -17,6 +17,7 @@ from gantrymq.cluster.port import ClusterPort
 from gantrymq.cluster.wire.client import RemoteBrokerPort
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.dial import connector
+from gantrymq.net.tls.contexts import Outgoing, current_of
 from gantrymq.remoting import codec
 from gantrymq.remoting.codec import Command, FrameError, FrameReader
 from gantrymq.remoting.constants import RequestCode, ResponseCode
@@ -127,9 +128,9 @@ def own_name() -> str:
     return f"gateway {gethostname()}:{os.getpid()}"
 
 
-async def _ask_groups(address: str, key: ClusterKey | None) -> dict[str, str]:
+async def _ask_groups(address: str, key: ClusterKey | None, tls: Outgoing | None) -> dict[str, str]:
     """What one nameserver knows. Raises GantryError, and BodyError."""
-    nameserver = NameserverConnection(address, ANSWER_S, key, own_name())
+    nameserver = NameserverConnection(address, ANSWER_S, key, own_name(), tls)
     try:
         answer = await nameserver.request(Command(RequestCode.GET_BROKER_CLUSTER_INFO))
     finally:
@@ -144,7 +145,9 @@ async def _ask_groups(address: str, key: ClusterKey | None) -> dict[str, str]:
     return found
 
 
-async def find_groups(nameservers: list[str], key: ClusterKey | None = None) -> dict[str, str]:
+async def find_groups(
+    nameservers: list[str], key: ClusterKey | None = None, tls: Outgoing | None = None
+) -> dict[str, str]:
     """Address of the master of each broker group, by name; raises UNAVAILABLE with what each nameserver said.
 
     All nameservers are asked: one that was started a moment ago does not know every broker yet.
@@ -154,7 +157,7 @@ async def find_groups(nameservers: list[str], key: ClusterKey | None = None) -> 
 
     async def one(address: str) -> None:
         try:
-            groups = await _ask_groups(address, key)
+            groups = await _ask_groups(address, key, tls)
         except GantryError as error:
             said.append(error.text)
             return
@@ -176,10 +179,13 @@ async def find_groups(nameservers: list[str], key: ClusterKey | None = None) -> 
 class Dialer:
     """Keeps one RemoteBrokerPort connected to the master of broker group `name`."""
 
-    def __init__(self, nameservers: list[str], name: str, key: ClusterKey | None = None) -> None:
+    def __init__(
+        self, nameservers: list[str], name: str, key: ClusterKey | None = None, tls: Outgoing | None = None
+    ) -> None:
         self._nameservers = nameservers
         self._name = name
         self._key = key
+        self._tls = tls
         self.why = ""
         """Why the last attempt failed."""
         self._loop = asyncio.get_running_loop()
@@ -196,13 +202,14 @@ class Dialer:
 
     async def dial(self) -> None:
         """One attempt; raises GantryError or OSError."""
-        address = (await find_groups(self._nameservers, self._key)).get(self._name)
+        address = (await find_groups(self._nameservers, self._key, self._tls)).get(self._name)
         if address is None:
             raise GantryError(ErrorCode.UNAVAILABLE, f"broker group {self._name} is not registered")
         connection = self._connection = await connector.connect(
             lambda: GatewayConnection(self.port, self._loop),
             address,
             ANSWER_S,
+            current_of(self._tls),
             remedy="the broker registers it as broker.advertised_host says",
         )
         if self._key is not None:
@@ -294,6 +301,7 @@ class Members:
         self._nameservers = nameservers
         self._context = context
         self._key: ClusterKey | None = context.shared.get("cluster_key")
+        self._tls: Outgoing | None = context.shared.get("cluster_tls")
         self.port = ClusterPort(context.turn, context.wheel, identity)
         self.port.on_close = self._close
         self._dialers: list[Dialer] = []
@@ -348,13 +356,13 @@ class Members:
                     log.debug("nameservers: %s", error)
 
     async def _check(self) -> None:
-        found = await find_groups(self._nameservers, self._key)
+        found = await find_groups(self._nameservers, self._key, self._tls)
         known = {group.name: group for group in self.port.groups}
         changed = [group for name, group in known.items() if group.registered != (name in found)]
         for group in changed:
             group.registered = not group.registered
         for name in sorted(found.keys() - known.keys()):
-            dialer = Dialer(self._nameservers, name, self._key)
+            dialer = Dialer(self._nameservers, name, self._key, self._tls)
             self._dialers.append(dialer)
             self.port.add_group(name, dialer.port)
             dialer.port.watch_state(lambda up: self._changed.set())

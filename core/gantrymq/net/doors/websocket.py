@@ -126,6 +126,7 @@ class _InnerLink:
         "peer_is_trusted",
         "resume_reading",
         "set_deadline",
+        "spent",
     )
 
     def __init__(self, outer: WebSocketDoor, link: Link) -> None:
@@ -137,7 +138,7 @@ class _InnerLink:
         self.mark, self.set_deadline = link.mark, link.set_deadline
         self.pause_reading, self.resume_reading = link.pause_reading, link.resume_reading
         self.outbound_bytes, self.is_pressed = link.outbound_bytes, link.is_pressed
-        self.known, self.expect = link.known, link.expect
+        self.known, self.expect, self.spent = link.known, link.expect, link.spent
 
     def close(self) -> None:
         self._outer.close_inner()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gantrymq.net.held.rates import NO_RATES, RateLimits
 from gantrymq.net.loopback import Network
 
 
@@ -35,3 +36,7 @@ class PumpLimits:
     """Connections of one open port: what is idle at one door must not shut the others."""
     address_connections_max: int = 10_000
     """Connections of one address, all doors together, this machine and trusted networks aside: one machine must not shut out the others."""
+    address_rates: RateLimits = NO_RATES
+    """What each address may take in a second, these aside."""
+    user_rates: RateLimits = NO_RATES
+    """The same of each user who has shown who he is, wherever he is."""

@@ -112,6 +112,8 @@ class HttpDoor:
         budget = REQUESTS_PER_TURN
         while requests and not self.busy and budget:
             budget -= 1
+            if self.link is not None:
+                self.link.spent(1)
             self._dispatch(requests.popleft())
             if not requests and not self._connection.unfinished:
                 requests.extend(self._connection.receive_data(b"", now_ms))

@@ -37,6 +37,14 @@ class TlsConfig:
     client_cert: Literal["none", "optional", "required"] = setting(
         "none", "whether clients show a certificate; what they show must be of a CA of client_ca"
     )
+    cluster_ca: str = setting(
+        "",
+        "PEM file with the CAs of this cluster's processes: connections to nameservers and brokers have TLS, to certificates of these for the host that is connected to; empty: they have none",
+    )
+    cluster_cert: str = setting(
+        "", "PEM file with the certificate that is shown there, and those between it and its CA; empty: none"
+    )
+    cluster_cert_key: str = setting("", "PEM file with its private key; empty: it is in the file of cluster_cert")
     handshake_ms: int = setting(10_000, "time for a handshake, from accepting the connection", least=100, most=600_000)
     handshakes_max: int = setting(
         1_000, "handshakes under way at one port; more wait to be accepted", least=1, most=100_000
@@ -72,7 +80,7 @@ class Context:
             return False
         finally:
             self._seen = seen
-        log.info("tls: %s was read again", self.config.cert)
+        log.info("tls: %s was read again", ", ".join(self._files()[:1]))
         return True
 
     def reload_if_changed(self) -> None:
@@ -136,6 +144,51 @@ class Context:
         if not self.config.key_password_file:
             raise ValueError("the key is encrypted; tls.key_password_file names the file with its password")
         return Path(self.config.key_password_file).read_text(encoding="utf-8").rstrip("\r\n")
+
+
+class Outgoing(Context):
+    """What this process trusts and shows when it connects to another one of its cluster."""
+
+    def __init__(self, config: TlsConfig) -> None:
+        """Raises `TlsError`."""
+        super().__init__(config)
+
+    def _files(self) -> list[str]:
+        config = self.config
+        return [name for name in (config.cluster_ca, config.cluster_cert, config.cluster_cert_key) if name]
+
+    def _make(self) -> ssl.SSLContext:
+        config = self.config
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # which checks certificate and host
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            context.load_verify_locations(config.cluster_ca)
+        except (OSError, ValueError) as error:
+            raise TlsError(_said("tls.cluster_ca", config.cluster_ca, "", error)) from error
+        if config.cluster_cert:
+            try:
+                context.load_cert_chain(config.cluster_cert, config.cluster_cert_key or None, self._password)
+            except (OSError, ValueError) as error:
+                raise TlsError(
+                    _said("tls.cluster_cert", config.cluster_cert, config.cluster_cert_key, error)
+                ) from error
+        return context
+
+
+def current_of(outgoing: Outgoing | None) -> ssl.SSLContext | None:
+    """The context of a connection that begins now."""
+    return None if outgoing is None else outgoing.current
+
+
+def outgoing_of(config: TlsConfig) -> Outgoing | None:
+    """None: connections to processes of the cluster have no TLS. Raises `TlsError`."""
+    if config.cluster_ca:
+        return Outgoing(config)
+    if config.cluster_cert or config.cluster_cert_key:
+        raise TlsError(
+            "tls.cluster_ca is not given, but tls.cluster_cert is: whose certificates are good on the other side?"
+        )
+    return None
 
 
 def _said(setting: str, file: str, second: str, error: Exception) -> str:

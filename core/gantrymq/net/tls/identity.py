@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import ssl
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,6 +31,11 @@ class Certificate:
     uri: tuple[str, ...]
     fingerprint: str
     """SHA-256 of the certificate, in hexadecimal."""
+
+
+def is_listed(certificate: Certificate | None, names: Collection[str]) -> bool:
+    """Whether a list of subjects and `sha256:FINGERPRINT`s has it."""
+    return certificate is not None and (certificate.subject in names or f"sha256:{certificate.fingerprint}" in names)
 
 
 def certificate_of(connection: Any) -> Certificate | None:

@@ -8,6 +8,7 @@ from typing import Final, cast
 from gantrymq.auth.members.key import ClusterKey
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.dial.connector import connect
+from gantrymq.net.tls.contexts import Outgoing, current_of
 from gantrymq.remoting.codec import Command, FrameError, FrameReader, encode
 from gantrymq.remoting.registration.joining import join
 
@@ -70,10 +71,18 @@ class _Wire(asyncio.Protocol):
 
 
 class NameserverConnection:
-    """See the module. `key`: of the cluster, shown first if there is one; `name`: who we are."""
+    """See the module. `key`: of the cluster, shown first if there is one; `name`: who we are; `tls`: how it is encrypted, None: not at all."""
 
-    def __init__(self, address: str, answer_s: float = ANSWER_S, key: ClusterKey | None = None, name: str = "") -> None:
+    def __init__(
+        self,
+        address: str,
+        answer_s: float = ANSWER_S,
+        key: ClusterKey | None = None,
+        name: str = "",
+        tls: Outgoing | None = None,
+    ) -> None:
         self.address = address
+        self._tls = tls
         self._answer_s = answer_s
         self._key = key
         self._name = name
@@ -85,7 +94,7 @@ class NameserverConnection:
         try:
             async with asyncio.timeout(self._answer_s):
                 if self._wire is None:
-                    self._wire = await connect(_Wire, self.address)
+                    self._wire = await connect(_Wire, self.address, tls=current_of(self._tls))
                     if self._key is not None:
                         await join(self._key, self._name, self._wire.ask)
                 return await self._wire.ask(command)

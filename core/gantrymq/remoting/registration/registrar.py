@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from gantrymq.auth.members.key import ClusterKey
     from gantrymq.broker.broker import Broker
+    from gantrymq.net.tls.contexts import Outgoing
     from gantrymq.services import ServiceContext
 
 log = logging.getLogger(__name__)
@@ -80,8 +81,10 @@ class NameserverLink(NameserverConnection):
     """One nameserver: connect, register, stay connected (the nameserver drops us when the connection
     closes)."""
 
-    def __init__(self, address: str, key: ClusterKey | None = None, name: str = "") -> None:
-        super().__init__(address, ANSWER_S, key, name)
+    def __init__(
+        self, address: str, key: ClusterKey | None = None, name: str = "", tls: Outgoing | None = None
+    ) -> None:
+        super().__init__(address, ANSWER_S, key, name, tls)
         self.registered = asyncio.Event()
         self.changed = asyncio.Event()
         self.hurry = asyncio.Event()
@@ -176,7 +179,8 @@ class Registrar:
             link.close()
         for address in named:
             if address not in self._keeping:
-                link = NameserverLink(address, self._key, f"broker {self._broker.config.name}")
+                tls = self._context.shared.get("cluster_tls")
+                link = NameserverLink(address, self._key, f"broker {self._broker.config.name}", tls)
                 self.links.append(link)
                 self._keeping[address] = asyncio.create_task(self._keep(link))
 

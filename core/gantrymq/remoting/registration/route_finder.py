@@ -20,6 +20,8 @@ from gantrymq.remoting.registration.nameserver_connection import NameserverConne
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gantrymq.net.tls.contexts import Outgoing
+
 FRESH_S: Final = 5.0
 """A new broker of a topic is assigned that much later; RocketMQ's brokers ask every 30 s (loadBalancePollNameServerInterval)."""
 
@@ -41,10 +43,11 @@ OnQueues = Callable[[Queues | None], None]
 
 
 class RouteFinder:
-    """`nameservers()`: whom to ask now."""
+    """`nameservers()`: whom to ask now; `tls`: how."""
 
-    def __init__(self, nameservers: Callable[[], Sequence[str]]) -> None:
+    def __init__(self, nameservers: Callable[[], Sequence[str]], tls: Outgoing | None = None) -> None:
         self._nameservers = nameservers
+        self._tls = tls
         self._links: dict[str, NameserverConnection] = {}
         self._known: dict[str, tuple[float, Queues]] = {}
         self._waiting: dict[str, list[OnQueues]] = {}
@@ -104,7 +107,7 @@ class RouteFinder:
         for address in sorted(self._nameservers(), key=lambda one: one != self._preferred):
             link = self._links.get(address)
             if link is None:
-                link = self._links[address] = NameserverConnection(address)
+                link = self._links[address] = NameserverConnection(address, tls=self._tls)
             try:
                 async with asyncio.timeout(ANSWER_S):
                     answer = await link.request(Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}))

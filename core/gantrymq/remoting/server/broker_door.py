@@ -125,8 +125,9 @@ class BrokerServer:
         self.wheel = context.wheel
         self.turn = context.turn
         self.cluster_key = cluster_key
+        self.cluster_certificates: frozenset[str] = context.shared.get("cluster_certificates", frozenset())
         self.identity = Identity(broker.clock.now_ms())
-        self.routes = RouteFinder(lambda: self.identity.nameservers)
+        self.routes = RouteFinder(lambda: self.identity.nameservers, context.shared.get("cluster_tls"))
         self.clients = Clients()
         self.groups = Groups(broker)
         self.locks = QueueLocks()
@@ -152,7 +153,7 @@ class BrokerServer:
     def _all_rows(self) -> dict[int, Row]:
         """Every request code that is answered here."""
         broker, clients, groups, clock = self.broker, self.clients, self.groups, self.broker.clock
-        keyed = self.cluster_key is not None
+        keyed = self.cluster_key is not None or bool(self.cluster_certificates)
         requesters = Requesters(clients)
         store_replies = broker.config.store_replies
         replies = Replies(broker.topics, requesters, clock, self.identity, self.responses, store_replies)
@@ -221,7 +222,7 @@ class BrokerConnection(RemotingDoor):
 
     def __init__(self, shared: BrokerServer) -> None:
         typed = shared.authority is None  # a signature is over all fields
-        super().__init__(shared.wheel, shared.table, typed, shared.cluster_key)
+        super().__init__(shared.wheel, shared.table, typed, shared.cluster_key, shared.cluster_certificates)
         self.shared = shared
         self.outbox = self.connection.outbox
         self.waiters: set[Waiter] = set()
@@ -268,7 +269,9 @@ class BrokerConnection(RemotingDoor):
         batch: list[Message] = []
         commands: list[Command] = []
         guard = self._guard
-        for command in connection.receive_data(data):
+        received = connection.receive_data(data)
+        self.link.spent(len(received))
+        for command in received:
             if guard is not None and not self._passes(guard, command):
                 continue
             send = command.header

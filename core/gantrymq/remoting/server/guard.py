@@ -53,7 +53,17 @@ TRACE_NEED: Final = ("pub", f"topic:{TRACE_TOPIC}")
 class Guard:
     """Of one connection."""
 
-    __slots__ = ("_allowed", "_authority", "_epoch", "_identities", "_link", "_stranger", "_wrong", "ending", "is_known")
+    __slots__ = (
+        "_allowed",
+        "_authority",
+        "_epoch",
+        "_identities",
+        "_link",
+        "_stranger",
+        "_wrong",
+        "ending",
+        "is_known",
+    )
 
     def __init__(self, authority: Authority, link: Link, stranger: Callable[[int], str]) -> None:
         """`stranger(code)`: why the peer is none of those that ask this of each other, empty if it is."""
@@ -80,7 +90,7 @@ class Guard:
         if kind in (RequestClass.GATEWAY, RequestClass.BROKER):
             why = self._stranger(command.code)
             if not why:
-                self._show()
+                self._show("")
                 return ""
         if kind is RequestClass.GATEWAY or (
             kind is RequestClass.BROKER
@@ -94,7 +104,8 @@ class Guard:
             identity = self._who(command)
         except PermissionError as error:
             return str(error)
-        self._show()
+        if why := self._show(identity.name):
+            return why
         why, resource = _missing(identity, command)
         if why:
             identity.refused(DOOR, code_name(command.code), resource, why)
@@ -130,12 +141,15 @@ class Guard:
         """Somebody has shown the cluster's key; `why` not."""
         self._authority.audit.login(DOOR, name, self._link.peer, why, "cluster key")
         if not why:
-            self._show()
+            self._show("")
 
-    def _show(self) -> None:
-        if not self.is_known:
+    def _show(self, user: str) -> str:
+        """Why this user is refused: it has too many connections."""
+        why = "" if self.is_known else self._link.known(user)
+        if not why:
             self.is_known = True
-            self._link.known()
+            return ""
+        return f"user {user}: {why}"
 
     def ask_for_room(self, command: Command, size: int) -> None:
         """A frame of `size` bytes has begun, and this is its header: whoever names a user with a secret may send all of it, which its

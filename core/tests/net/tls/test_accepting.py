@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from gantrymq.net.held.limits import PumpLimits
 from gantrymq.net.listen import Listener, listen
 from gantrymq.net.places import parse_place
-from gantrymq.net.pump import PumpHost, PumpLimits
+from gantrymq.net.process.host import PumpHost
 from gantrymq.net.testing import ManualClock, ManualWheel
 from gantrymq.net.tls.contexts import Context, TlsConfig
 from gantrymq.net.turn import LoopTurn

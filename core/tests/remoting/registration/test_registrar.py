@@ -3,8 +3,9 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,6 +87,7 @@ async def until(servers: list[Nameserver], condition: Callable[[], bool]) -> Non
 @dataclass
 class Context:
     nameservers: list[str]
+    shared: dict[str, Any] = field(default_factory=dict)
 
 
 def run(

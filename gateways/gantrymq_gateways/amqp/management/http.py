@@ -89,8 +89,8 @@ class ManagementDoor(OneByOneDoor):
     def _handler(self, user: str, good: bool) -> Handler:
         if not good:
             raise Problem(401, "Login failed", _ASK)
-        if self.link is not None:
-            self.link.known()
+        if self.link is not None and (why := self.link.known(user)):
+            raise Problem(429, f"user {user}: {why}")
         return partial(self._answer, user)
 
     def _answer(self, user: str, asked: http.Request, respond: Respond) -> None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from typing import Final
 
+from gantrymq.net.held.rates import Bucket
+
 BAN_TABLE: Final = "mqtt_ban"
 """KIND:VALUE -> JSON {"until": ms since the epoch or 0 (for ever), "reason", "at": ms}. Kinds: client, user, address (a network)."""
 
@@ -18,27 +20,6 @@ FLAPPING_CLIENTS_MAX: Final = 100_000
 
 CONNECT_WAIT_MS_MAX: Final = 10_000
 """A CONNECT waits its turn for so long (`mqtt.connect_rate_max`); one that would wait longer is refused."""
-
-
-class Bucket:
-    """Tokens that come at a rate, and pile up for one second. `take` may go below zero: who took more waits until it is paid."""
-
-    __slots__ = ("_at_ms", "_left", "_rate")
-
-    def __init__(self, rate: float, now_ms: int) -> None:
-        self._rate = rate
-        self._left = rate
-        self._at_ms = now_ms
-
-    def take(self, count: float, now_ms: int) -> int:
-        """Take tokens; the ms until as many have come as were taken."""
-        self._left = min(self._rate, self._left + (now_ms - self._at_ms) * self._rate / 1000) - count
-        self._at_ms = now_ms
-        return 0 if self._left >= 0 else int(-self._left * 1000 / self._rate) + 1
-
-    def give_back(self, count: float) -> None:
-        """What was taken was not used."""
-        self._left += count
 
 
 class Rates:

@@ -27,6 +27,7 @@ from gantrymq.auth.rows import (
     User,
     check_name,
     check_policy,
+    check_token,
     encode,
 )
 from gantrymq.auth.tokens import own
@@ -338,7 +339,7 @@ def add_token(command: Command, reply: Reply, services: Accounts) -> None:
     if authority.token(info.id) is not None:
         raise GantryError(ErrorCode.ALREADY_EXISTS, f"token {info.id} exists already")
     try:
-        own.check_row(info.id, info.hash)
+        check_token(info.id, info.hash)
     except ValueError as error:
         raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, str(error)) from error
     if not now_ms < info.expires_ms <= now_ms + own.DAYS_MAX * DAY_MS:

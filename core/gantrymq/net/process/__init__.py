@@ -1,0 +1,1 @@
+"""What is a whole process's, and not one connection's."""
