@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from gantrymq_gateways.amqp.gateway import ORPHANS_MS
+from gantrymq_gateways.amqp.management.site import ManagementSite
 from gantrymq_gateways.amqp.wire.values import Field
 from gateways.tests.amqp.peer import Content, Peer, Server, call, parse, publish
+from gateways.tests.amqp.test_management import Client
 
 
 def two() -> tuple[Server, Server]:
@@ -160,3 +162,21 @@ def test_the_higher_priority_is_served_first() -> None:
         ("high", b"2"),
         ("low", b"3"),
     ]
+
+
+def test_a_vhost_that_one_deletes_is_closed_at_the_other() -> None:
+    one, other = two()
+    Client(one, ManagementSite(one.gateway, "127.0.0.1", ())).ask("PUT", "vhosts/v")
+    b, root = other.client(vhost="v"), other.client()
+    b.declare("mine", durable=False, exclusive=True)
+    b.declare("jobs")
+    assert Client(one, ManagementSite(one.gateway, "127.0.0.1", ())).ask("DELETE", "vhosts/v") == (204, None)
+    other.settle()
+    ((_, name, arguments),) = parse(b.link.take())
+    assert (name, arguments[:2]) == ("connection.close", [320, "CONNECTION_FORCED - vhost 'v' is deleted"])
+    for server in (one, other):
+        assert not server.gateway.definitions.queues
+        assert server.gateway.definitions.vhosts.names() == ["/"]
+    ((_, _, arguments),) = other.connect().enter("v")
+    assert arguments[1] == "NOT_ALLOWED - vhost v not found"
+    assert root.declare("jobs") == [(1, "queue.declare-ok", ["jobs", 0, 0])]

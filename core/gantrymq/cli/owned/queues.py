@@ -53,6 +53,12 @@ def show(
     options.run(show_queue, nameserver, name=name, protocol=protocol, as_json=json_)
 
 
+def called(name: str) -> str:
+    """The name in a row of the AMQP door as it is shown: `VHOST/NAME` in another vhost than `/`."""
+    vhost, end, own = name.rpartition("\n")
+    return f"{vhost}/{own}" if end else name
+
+
 async def queues(reach: Any, protocol: str) -> list[Row]:
     """Name, protocol, light queue and group of all, by name."""
     found: list[Row] = []
@@ -60,7 +66,9 @@ async def queues(reach: Any, protocol: str) -> list[Row]:
         for name, value in (await reach.rows(QUEUES)).items():
             row = json.loads(value)
             kept = {key: row[key] for key in ("durable", "exclusive", "auto_delete")}
-            found.append({"queue": name, "protocol": AMQP, "light": row["light"], "group": AMQP, **kept})
+            found.append(
+                {"queue": called(name), "row": name, "protocol": AMQP, "light": row["light"], "group": AMQP, **kept}
+            )
     if protocol in ("", MQTT):
         for light, value in (await reach.rows(FILTERS)).items():
             text = value.partition(b"\0")[0].decode("utf-8", "replace")
@@ -75,7 +83,7 @@ def place_of(row: Row) -> tuple[str, str]:
 
 
 def _shown(row: Row) -> Row:
-    return {name: value for name, value in row.items() if name not in ("light", "group")}
+    return {name: value for name, value in row.items() if name not in ("light", "group", "row")}
 
 
 async def show_queues(admin: Any, protocol: str, count: int, as_json: bool, again: bool, interval: float) -> None:
@@ -106,7 +114,7 @@ async def show_queue(admin: Any, name: str, protocol: str, as_json: bool) -> Non
         if not found:
             raise GantryError(ErrorCode.NOT_FOUND, f"there is no queue {name} (see `gantry queue list`)")
         (row, *_), places = found, Places(reach)
-        more = await _limits(reach, name) if row["protocol"] == AMQP else {}
+        more = await _limits(reach, row["row"]) if row["protocol"] == AMQP else {}
 
         async def measure() -> Row:
             numbers = await places.measure([(name, [place_of(row)])])
@@ -116,7 +124,7 @@ async def show_queue(admin: Any, name: str, protocol: str, as_json: bool) -> Non
 
 
 async def _limits(reach: Any, name: str) -> Row:
-    """What its policy and its bindings say of an AMQP queue."""
+    """What its policy and its bindings say of an AMQP queue, by its name in the row."""
     found: Row = {}
     for value in (await reach.rows(POLICIES)).values():
         policy = json.loads(value)
@@ -124,4 +132,4 @@ async def _limits(reach: Any, name: str) -> Row:
             found = {key: value for key, value in policy.items() if key not in ("row", "name", "dead_kind")}
     bindings = [json.loads(value) for value in (await reach.rows(BINDINGS)).values()]
     mine = [row for row in bindings if row["to_queue"] and row["destination"] == name]
-    return found | {"bindings": sorted(f"{row['source']} {row['key']}".strip() for row in mine)}
+    return found | {"bindings": sorted(f"{called(row['source'])} {row['key']}".strip() for row in mine)}
