@@ -61,7 +61,7 @@ class World:
         self.rig.run()
 
     def trouble(self):
-        call = self.random.choice(["submit", "acquire", "open_cursor", "take_lease", "ensure_topic", "topics"])
+        call = self.random.choice(["submit", "acquire", "open_cursor", "take_lease", "ensure_topic", "topics", "read"])
         self.rig.port.fail_next(call, self.random.choice([ErrorCode.BUSY, ErrorCode.STORE_FULL]))
 
     def heal(self):

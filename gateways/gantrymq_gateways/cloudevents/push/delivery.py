@@ -2,7 +2,8 @@
 
 A subscription without filters has a place (cursor) in every queue of its topic, one with filters in a queue of its own, which holds what they match
 (`routes.py`); while it begins in the past, in every queue of its topic, and filters are applied here (`places.py`). What it acquires goes into lanes, one
-per sharding key: a lane has one event in flight, in order; lanes go on in parallel up to a limit. A sink that asks for a pause gets one, and fewer requests at a time (`Pace`). After the last attempt the event goes to `%DLQ%<id>` and the lane goes on.
+per sharding key: a lane has one event in flight, in order; lanes go on in parallel up to a limit. What waits behind an event that failed is parked: it is leased, and
+its message is read again when its turn comes, so that it takes no room from other keys. A sink that asks for a pause gets one, and fewer requests at a time (`Pace`). After the last attempt the event goes to `%DLQ%<id>` and the lane goes on.
 No I/O of its own: the port, the sender, time and chance are arguments.
 """
 
@@ -12,6 +13,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, Protocol
 
 from gantrymq.broker.port import POSITION_MASK, BrokerPort, Delivery, Outcome
@@ -41,8 +43,16 @@ OVERLOADED: Final = frozenset({429, 503})
 ATTRIBUTES_MAX: Final = 256
 """Events whose attributes are remembered, of bodies below 4 KiB: subscriptions of one topic look at the same ones, one after the other."""
 REMEMBERED_BYTES_MAX: Final = 4096
+PARKED_MAX: Final = 100_000
+"""Entries of one subscription that wait behind events that failed: some 200 bytes each. More of them hold up other keys."""
+UNPARKED_AT_ONCE: Final = 16
+"""Messages of a lane that are read again at once."""
 ACQUIRES_PER_TURN: Final = 8
 """A subscription that skips a long backlog gives way to the sockets after so many batches."""
+
+
+_NOTHING: Final = Message("", b"")
+"""In place of a message that is not kept."""
 
 
 class Attempt(Protocol):
@@ -168,12 +178,14 @@ class _Place:
 class _Entry:
     """One acquired message on its way to the sink."""
 
-    __slots__ = ("attempts", "body", "cursor", "cuts", "headers", "message", "offset", "since_ms", "spared")
+    __slots__ = ("attempts", "body", "cursor", "cuts", "headers", "message", "offset", "parked", "since_ms", "spared")
 
     def __init__(self, cursor: int, delivery: Delivery) -> None:
         self.cursor = cursor
         self.offset = delivery.offset
         self.message: Message = delivery.message
+        self.parked: tuple[int, int] | None = None
+        """Position and size of its record, if the message is not kept: then `message` is an empty one."""
         self.attempts = 0
         self.spared = 0
         """Attempts that the sink refused for its load; they are not held against the event."""
@@ -186,9 +198,9 @@ class _Entry:
 
 
 class _Lane:
-    """Entries of one sharding key; the first is at work unless the lane is idle."""
+    """Entries of one sharding key; the first is at work unless the lane is idle, and never parked but while it is read again."""
 
-    __slots__ = ("attempt", "burials", "due_ms", "entries", "key", "timer")
+    __slots__ = ("attempt", "burials", "due_ms", "entries", "failing", "key", "parked", "timer")
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -198,6 +210,9 @@ class _Lane:
         self.due_ms = 0
         """When the timer fires."""
         self.burials = 0
+        self.failing = False
+        """Its first entry waits for another attempt."""
+        self.parked = 0
 
 
 def _queue_of(message: Message) -> str:
@@ -221,6 +236,7 @@ class Push:
         self._ready: deque[_Lane] = deque()
         self._held = 0
         self._held_bytes = 0
+        self._parked = 0
         self._pace = Pace(host.config.per_subscription_max)
         self._paused = 0
         self._paused_until_ms = 0
@@ -238,8 +254,13 @@ class Push:
 
     @property
     def held(self) -> int:
-        """Entries acquired and not settled."""
+        """Entries acquired and not settled, those left out that are parked."""
         return self._held
+
+    @property
+    def parked(self) -> int:
+        """Entries whose messages are read again later."""
+        return self._parked
 
     @property
     def cursors(self) -> list[int]:
@@ -316,7 +337,7 @@ class Push:
             self._continuing = True
             self._host.around.turn.at_deliver(self._continue)
         self._send_ready()
-        if self._on_end is not None and not self._held and all(place.at_end for place in self._places.values()):
+        if self._on_end is not None and not self._lanes and all(place.at_end for place in self._places.values()):
             on_end, self._on_end = self._on_end, None
             on_end()
 
@@ -366,6 +387,8 @@ class Push:
                 lane = self._lanes[key] = _Lane(key)
                 self._ready.append(lane)
             lane.entries.append(_Entry(place.cursor, delivery))
+            if lane.failing or lane.parked:
+                self._park(lane, lane.entries[-1])
         self._fill()
 
     def _is_wanted(self, place: _Place, message: Message) -> bool:
@@ -383,6 +406,75 @@ class Push:
             return self.subscription.matches(self._host.attributes_of(message))
         except GantryError:
             return True  # It cannot be read; the lane sends it to the dead letters, with the reason.
+
+    # -- parking -------------------------------------------------------------------------------------------------
+
+    def _park(self, lane: _Lane, entry: _Entry) -> None:
+        """Keep its place alone, while there is room for that."""
+        if entry.parked is not None or self._parked >= PARKED_MAX:
+            return
+        message = entry.message
+        self._let_go(message)
+        entry.parked = (message.physical_offset, message.size)
+        entry.message = _NOTHING
+        lane.parked += 1
+        self._parked += 1
+
+    def _let_go(self, message: Message) -> None:
+        self._held -= 1
+        self._held_bytes -= len(message.body)
+        self._host.held_bytes -= len(message.body)
+
+    def _fails(self, lane: _Lane) -> None:
+        """The lane's first entry waits: those behind it take no room."""
+        if not lane.failing:
+            lane.failing = True
+            for entry in islice(lane.entries, 1, None):
+                self._park(lane, entry)
+            self._fill()
+
+    def _unpark(self, lane: _Lane) -> None:
+        """Read the next messages of a lane whose first entry is parked, and go on with it."""
+        wanted = [entry for entry in islice(lane.entries, UNPARKED_AT_ONCE) if entry.parked is not None]
+
+        def read(token: Any, result: list[Message | None] | GantryError) -> None:
+            if not self._running:
+                return
+            if isinstance(result, GantryError) or (None in result and self._is_acquiring()):
+                self._wait(lane, self._host.config.policy.first_ms, lambda: self._unpark(lane))
+                return
+            if None in result:
+                self._give_back(lane)
+                return
+            for entry, message in zip(wanted, result, strict=True):
+                assert message is not None
+                entry.message, entry.parked = message, None
+                lane.parked -= 1
+                self._parked -= 1
+                self._held += 1
+                self._held_bytes += len(message.body)
+                self._host.held_bytes += len(message.body)
+            self._ready.append(lane)
+            self._send_ready()
+
+        self._host.port.read([entry.parked for entry in wanted if entry.parked is not None], None, read)
+
+    def _is_acquiring(self) -> bool:
+        return any(place.acquiring for place in self._places.values())
+
+    def _give_back(self, lane: _Lane) -> None:
+        """Its records lie elsewhere by now (retention moves what is alive): all of the lane is acquired again, in order. Nothing of it may be on its
+        way meanwhile, and it is given back before more is asked for."""
+        for entry in lane.entries:
+            self._host.settle(entry.cursor, entry.offset, Outcome.RELEASE)
+            if entry.parked is None:
+                self._let_go(entry.message)
+        self._parked -= lane.parked
+        del self._lanes[lane.key]
+        self._host.flush()
+        for place in self._places.values():
+            place.ready = not place.at_end
+        self._fill()
 
     # -- sending -------------------------------------------------------------------------------------------------
 
@@ -475,6 +567,7 @@ class Push:
         elif asked_ms is not None:
             delay_ms = max(delay_ms, asked_ms)
         log.debug("%s: attempt %d: %s", self.subscription.id, entry.attempts, answer)
+        self._fails(lane)
         self._wait(lane, delay_ms, lambda: self._ready.append(lane))
 
     def _wait(self, lane: _Lane, delay_ms: int, then: Callable[[], None]) -> None:
@@ -514,10 +607,11 @@ class Push:
         self._host.settle(entry.cursor, entry.offset, outcome)
         lane.entries.popleft()
         lane.burials = 0
-        self._held -= 1
-        self._held_bytes -= len(entry.message.body)
-        self._host.held_bytes -= len(entry.message.body)
-        if lane.entries:
+        lane.failing = False
+        self._let_go(entry.message)
+        if lane.entries and lane.entries[0].parked is not None:
+            self._unpark(lane)
+        elif lane.entries:
             self._ready.append(lane)
         else:
             del self._lanes[lane.key]
@@ -549,6 +643,7 @@ class Push:
                 self._send_ready()
                 return
             lane.burials += 1
+            self._fails(lane)
             log.warning("%s: %s cannot be written: %s", self.subscription.id, letter.topic, outcome)
             delay_ms = self._host.config.policy.delay_ms(lane.burials, self._host.around.chance)
             self._wait(lane, delay_ms, lambda: self._bury(lane, entry, answer))
@@ -586,5 +681,5 @@ class Push:
         self._ready.clear()
         self._places.clear()
         self._host.held_bytes -= self._held_bytes
-        self._held = self._held_bytes = 0
+        self._held = self._held_bytes = self._parked = 0
         return of_topic

@@ -3,7 +3,8 @@ import pytest
 from gantrymq.broker.port import Outcome
 from gantrymq.model.errors import ErrorCode
 from gantrymq.model.message import Message
-from gantrymq_gateways.cloudevents.push.delivery import ACQUIRES_PER_TURN
+from gantrymq_gateways.cloudevents.push import delivery
+from gantrymq_gateways.cloudevents.push.delivery import ACQUIRES_PER_TURN, UNPARKED_AT_ONCE
 from gantrymq_gateways.cloudevents.wire import constants
 from tests.cloudevents.rig import POLICY, Rig
 
@@ -478,3 +479,94 @@ def test_what_is_never_sent_is_given_up_by_age(rig):
     assert rig.clock.monotonic_ms() - began_ms >= 60_000
     (letter,) = rig.dead(name)
     assert (letter.property("GANTRY_DLQ_REASON"), letter.property("GANTRY_DLQ_ATTEMPTS")) == ("no thread", "0")
+
+
+def fill(rig, key, first, count):
+    pairs = "TAGS\x01k\x02CE_specversion\x011.0\x02CE_source\x01/s\x02CE_type\x01k\x02"
+    batch = [
+        Message("t", b"x" * 100, f"{pairs}CE_id\x01{key}{number}\x02__SHARDINGKEY\x01{key}\x02".encode(), "k")
+        for number in range(first, first + count)
+    ]
+    rig.port.submit(batch, None, lambda token, result: None)
+    rig.run()
+
+
+def test_a_failing_key_holds_up_itself_alone_with_10_000_events_waiting():
+    rig = Rig(per_subscription_max=4)
+    rig.subscribe(config={"maxattempts": 100})
+    fill(rig, "a", 0, 1)
+    rig.sender.open[0].answer(500)
+    rig.run()
+    fill(rig, "a", 1, 10_000)
+    fill(rig, "b", 0, 300)
+    (record,) = rig.registry._records.values()
+    assert rig.answer_all() == [f"b{number}" for number in range(300)]
+    assert (record.push.parked, record.push.held) == (10_000, 1)
+    assert rig.host.held_bytes == 100
+    rig.advance(longest_delay_ms(1))
+    done = [rig.sender.open[0].id]
+    rig.sender.open[0].answer(204)
+    for _ in range(50):
+        rig.run()
+        (sent,) = rig.sender.open
+        done.append(sent.id)
+        sent.answer(204)
+    rig.run()
+    assert done == [f"a{number}" for number in range(51)]
+    assert record.push.held <= UNPARKED_AT_ONCE
+    rig.registry.stop()
+    rig.run()
+    assert rig.host.held_bytes == 0
+
+
+def test_what_waited_behind_a_failure_comes_in_order(rig):
+    rig.subscribe(config={"maxattempts": 3})
+    fill(rig, "a", 0, 120)
+    rig.sender.open[0].answer(500)
+    rig.run()
+    fill(rig, "a", 120, 300)
+    rig.advance(longest_delay_ms(1))
+    rig.sender.open[0].answer(500)
+    rig.run()
+    rig.advance(longest_delay_ms(2))
+    assert rig.answer_all() == [f"a{number}" for number in range(420)]
+    assert unsettled(rig) == 0
+    (record,) = rig.registry._records.values()
+    assert (record.push.parked, record.push.held, rig.host.held_bytes) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("trouble", ["moved", "busy"])
+def test_parked_messages_that_cannot_be_read_are_asked_for_again(rig, trouble):
+    """Retention moves what is alive: then the whole key is acquired again, in order."""
+    rig.subscribe()
+    fill(rig, "a", 0, 90)
+    rig.sender.open[0].answer(500)
+    rig.run()
+    if trouble == "busy":
+        rig.port.fail_next("read", ErrorCode.BUSY)
+    else:
+        whole, rig.port.by_offset = rig.port.by_offset, {}
+    rig.advance(longest_delay_ms(1))
+    rig.sender.open[0].answer(204)
+    rig.run()
+    if trouble == "moved":
+        rig.port.by_offset = whole
+    rig.advance(POLICY.first_ms * 2)
+    assert rig.answer_all() == [f"a{number}" for number in range(1, 90)]
+    assert unsettled(rig) == 0
+    (record,) = rig.registry._records.values()
+    assert (record.push.parked, record.push.held, rig.host.held_bytes) == (0, 0, 0)
+
+
+def test_more_than_may_be_parked_holds_up_other_keys(rig, monkeypatch):
+    monkeypatch.setattr(delivery, "PARKED_MAX", 50)
+    rig.subscribe()
+    fill(rig, "a", 0, 1)
+    rig.sender.open[0].answer(500)
+    rig.run()
+    fill(rig, "a", 1, 500)
+    (record,) = rig.registry._records.values()
+    assert record.push.parked == 50
+    assert record.push.held <= constants.WINDOW_EVENTS
+    rig.advance(longest_delay_ms(1))
+    assert rig.answer_all() == [f"a{number}" for number in range(501)]
