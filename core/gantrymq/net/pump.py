@@ -177,26 +177,32 @@ class Pump(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._state != OPEN:
             return
-        host = self._host
-        host.traffic.bytes_in += len(data)
+        rotation = self._host.rotation
+        self._host.traffic.bytes_in += len(data)
         if self._account is not None:
             self._pay(self._account, len(data))
-        rotation = host.rotation
-        if self._rest or rotation.has_to_wait(len(data)):
+        if self._rest or rotation.has_to_wait(len(data), self._slice_bytes):
             if not self._rest:
                 self._read_s = rotation.clock_s()
             self._rest += data
-            self._queue(much=len(self._rest) > SLICE_BYTES_MIN)
+            little = rotation.is_little(len(self._rest), self._slice_bytes)
+            self._queue(much=not little)
             if len(self._rest) > SLICE_BYTES_MAX:  # for less, two calls of the kernel cost more than they spare
                 self._hold(HOLD_TURN, True)
-            self._count_inbound()
+            if not little:  # to count it would cost as much as to handle it
+                self._count_inbound()
             return
-        self._read_s = begun_s = rotation.clock_s()
-        if len(data) > self._slice_bytes:
+        self._read_s = rotation.clock_s()
+        self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        """Give the door what was read: at once if it is no more than a slice."""
+        if len(data) > self._slice_bytes or self._flags & HOLDS:
             self._hand_over(data)
             self._count_inbound()
             return
-        door, taken = self._door, None
+        rotation, door, taken = self._host.rotation, self._door, None
+        begun_s = rotation.clock_s()
         try:
             taken = door.received(data)  # type: ignore[union-attr]  # OPEN and connected: there is a door
             if door.inbound_bytes() != self.inbound_bytes:  # type: ignore[union-attr]
@@ -218,7 +224,6 @@ class Pump(asyncio.Protocol):
             self._slice_bytes = max(SLICE_BYTES_MIN, int(len(data) * SLICE_S / took_s))
             if took_s >= SHARE_S and self._state == OPEN:
                 self._hold(HOLD_TURN, True)  # which queues it, too
-                return
 
     def _hand_over(self, data: bytes) -> None:
         """Give the door its share of what was read, slice by slice; the rest is for later turns."""
@@ -275,8 +280,7 @@ class Pump(asyncio.Protocol):
                 return
             rest, self._rest = self._rest, b""
             if rest:
-                self._hand_over(rest)
-                self._count_inbound()
+                self._take(rest)
             else:
                 self._hold(HOLD_TURN, False)
         if not self._rest or self._state != OPEN:

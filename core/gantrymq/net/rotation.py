@@ -25,12 +25,14 @@ SLICE_S: Final = 0.0004
 LITTLE_S: Final = 0.003
 """...and this, what others with much took included, for what is little: as much of it as a turn's answers are."""
 SLICE_BYTES_MIN: Final = 512
-"""The first slice of a connection, and its smallest: 256 of the smallest requests there are (MQTT PINGREQ), 0.7 ms. A read of no more is little."""
+"""The first slice of a connection, and its smallest: 256 of the smallest requests there are (MQTT PINGREQ), 0.7 ms."""
 SLICE_BYTES_MAX: Final = 6 * 1024
 """Ordinary sends have 24 messages in it, so that what a batch costs is shared by enough of them; requests of two bytes take it 8 ms, once."""
 
 BOUNDED_BYTES_MAX: Final = 32 * 1024
 """...of a door that bounds its work itself."""
+LITTLE_BYTES_MAX: Final = 2 * 1024
+"""A send with headers as applications have them, 700 bytes, must not stand behind those with much: of 256 connections with one each half did."""
 
 
 class Waiting(Protocol):
@@ -56,10 +58,17 @@ class Rotation:
         self.little_s_max = LITTLE_S
         """...and if it is little."""
 
-    def has_to_wait(self, size: int) -> bool:
-        """Whether this turn has no time left for so many bytes that were just read."""
+    @staticmethod
+    def is_little(size: int, slice_bytes: int) -> bool:
+        """Whether so much of a reader whose slices have `slice_bytes` is little: one slice, and not a large one."""
+        return size <= slice_bytes and size <= LITTLE_BYTES_MAX
+
+    def has_to_wait(self, size: int, slice_bytes: int) -> bool:
+        """Whether this turn has no time left for so many bytes that were just read. `slice_bytes`: as much of its reader takes about `SLICE_S`."""
         reads_s = self.turn.reads_s
-        return reads_s >= self.little_s_max if size <= SLICE_BYTES_MIN else reads_s + SLICE_S > self.reads_s_max
+        return (
+            reads_s >= self.little_s_max if self.is_little(size, slice_bytes) else reads_s + SLICE_S > self.reads_s_max
+        )
 
     def wait(self, reader: Waiting, much: bool) -> None:
         """`reader.go_on()` in some later turn. `much`: it stands behind all that have little."""
@@ -90,7 +99,7 @@ class Rotation:
                 break
         turn.reads_s = 0.0
         self.reads_s_max = 0.0 if few else FRESH_S if much else READS_S
-        self.little_s_max = 0.0 if few else LITTLE_S
+        self.little_s_max = LITTLE_S + FRESH_S - READS_S if few else LITTLE_S
         if (few or much) and not self._armed:
             self._armed = True
             turn.at_end(self._serve)

@@ -9,7 +9,16 @@ import pytest
 from gantrymq.net.held.limits import PumpLimits
 from gantrymq.net.process.host import PumpHost
 from gantrymq.net.pump import Pump
-from gantrymq.net.rotation import BOUNDED_BYTES_MAX, LITTLE_S, READS_S, SLICE_BYTES_MAX, SLICE_BYTES_MIN, SLICE_S
+from gantrymq.net.rotation import (
+    BOUNDED_BYTES_MAX,
+    LITTLE_BYTES_MAX,
+    LITTLE_S,
+    READS_S,
+    SLICE_BYTES_MAX,
+    SLICE_BYTES_MIN,
+    SLICE_S,
+    Rotation,
+)
 from gantrymq.net.testing import ManualClock, ManualTurn, ManualWheel
 from tests.net.test_pump import EchoDoor
 
@@ -235,6 +244,48 @@ def test_many_that_send_little_share_a_turn_too() -> None:
     turn.run_until_quiet()
     assert all(set(door.seen) == {ord("x")} and transport.reading for _, door, transport in connections)
     assert sum(len(door.seen) for _, door, _ in connections) == len(connections) + SLICE_BYTES_MAX
+
+
+def test_single_sends_of_many_are_handled_in_the_turn_in_which_they_are_read() -> None:
+    """A send with its header has 700 bytes. Once each reader's pace is known that is little, and nobody's has to wait as long as there is time."""
+    connections, turn = busy(100)
+    for pump, door, _ in connections:
+        door.piece_s = 0.00001
+        pump.data_received(bytes(700))
+    turn.run_until_quiet()
+    for _ in range(3):
+        for pump, door, _ in connections:
+            door.pieces.clear()
+            door.piece_s = LITTLE_S / 101
+            pump.data_received(bytes(700))
+        assert all(door.pieces == [700] for _, door, _ in connections)
+        turn.run_until_quiet()
+
+
+def test_little_that_waits_does_not_make_all_others_wait() -> None:
+    """It stands before them in the next turn; but they have the rest of that turn."""
+    connections, turn = busy(200)
+    for pump, door, _ in connections:
+        door.piece_s = LITTLE_S / 60
+        pump.data_received(b"x")
+    turn.run()
+    waiting = [door for _, door, _ in connections if not door.pieces]
+    assert len(waiting) > 20
+    early = [(pump, door) for pump, door, _ in connections if door.pieces][:20]
+    for pump, door in early:
+        door.pieces.clear()
+        pump.data_received(b"y")
+    assert all(door.pieces == [1] for _, door in early)
+    turn.run()
+    assert sum(bool(door.pieces) for door in waiting) >= 15
+    turn.run_until_quiet()
+    assert all(door.pieces for door in waiting)
+
+
+@pytest.mark.parametrize("size", [LITTLE_BYTES_MAX, LITTLE_BYTES_MAX + 1])
+def test_little_is_one_slice_and_no_large_one(size: int) -> None:
+    assert Rotation.is_little(size, SLICE_BYTES_MAX) == (size <= LITTLE_BYTES_MAX)
+    assert not Rotation.is_little(size, size - 1)
 
 
 def test_a_keep_alive_does_not_pass_while_what_was_sent_waits() -> None:
