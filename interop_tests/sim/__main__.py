@@ -3,6 +3,7 @@
 usage: sim SEED          replay one seed and print what went wrong
        sim               new seeds for a minute
        sim --seeds K     seeds 0 to K-1; --from N: from N on
+       sim --cluster N   the model of owners, slots and forward queues: N seeds, from --from on
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from interop_tests.sim.owners.simulation import ClusterSimulation
 from interop_tests.sim.simulation import STEPS, Result, Simulation
 
 SECONDS = 60.0
@@ -64,6 +66,31 @@ def many(first: int, count: int, steps: int) -> int:
     return 0
 
 
+def clusters(first: int, count: int) -> int:
+    """Seeds of the model of owners; stops at the first failure."""
+    begun = time.monotonic()
+    due = forbidden = moves = 0
+    for seed in range(first, first + count):
+        result = ClusterSimulation(seed).run()
+        if result.failure:
+            for line in result.events:
+                print(line)
+            print(
+                f"seed {seed}: faults {', '.join(result.faults)}; {result.steps} events, {result.virtual_ms / 1000:.0f} s of virtual time"
+            )
+            print(f"FAILED: {result.failure}")
+            print(f"replay: ./run sim --cluster 1 --from {seed}")
+            return 1
+        due += result.due
+        forbidden += result.forbidden
+        moves += result.moves
+    spent = time.monotonic() - begun
+    print(
+        f"{count} seeds in {spent:.0f} s: {due} deliveries that were due, {forbidden} that were not, {moves} moves, all invariants hold"
+    )
+    return 0
+
+
 def main(arguments: list[str] | None = None) -> int:
     """See the module."""
     parser = argparse.ArgumentParser(
@@ -73,7 +100,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=STEPS, help=f"events with faults (default {STEPS})")
     parser.add_argument("--seeds", type=int, default=0, help="run so many seeds, beginning at --from")
     parser.add_argument("--from", dest="first", type=int, default=0, help="first of --seeds")
+    parser.add_argument(
+        "--cluster", type=int, default=0, help="run so many seeds of the model of owners, beginning at --from"
+    )
     options = parser.parse_args(arguments)
+    if options.cluster:
+        return clusters(options.first, options.cluster)
     if options.seed is None:
         return many(options.first, options.seeds, options.steps)
     result = Simulation(options.seed, options.steps).run()
