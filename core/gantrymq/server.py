@@ -326,7 +326,10 @@ class Server:
         server, auth = self._plan.server, self._plan.auth
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(log_loop_error)
-        self._clock, self._turn = SystemClock(), LoopTurn(loop.call_soon, time.perf_counter)
+        metrics = Metrics()
+        text = "Length of a turn of the loop: what was read is handled, appended, delivered and written"
+        observe = metrics.histogram("gantry_turn_seconds", text, SECONDS).observe
+        self._clock, self._turn = SystemClock(), LoopTurn(loop.call_soon, time.perf_counter, observe)
         self._wheel = TimerWheel(self._clock.monotonic_ms, loop.call_later)
         connections = raise_file_limit(server.connections_max)
         limits = PumpLimits(
@@ -353,11 +356,9 @@ class Server:
             ),
         )
         self._host = PumpHost(self._turn, self._wheel, limits)
-        self._shared |= {"metrics": (metrics := Metrics()), "services": [each.name for each in self._plan.services]}
+        self._shared |= {"metrics": metrics, "services": [each.name for each in self._plan.services]}
         self._shared["ports"] = {getattr(config, "port", 0) for config in self._plan.configs.values()}
         self._host.show(metrics)
-        text = "Length of a turn of the loop: what was read is handled, appended, delivered and written"
-        self._turn.observe = metrics.histogram("gantry_turn_seconds", text, SECONDS).observe
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             await tasks.start(self._watch_signals)

@@ -249,21 +249,25 @@ class Authority:
     """Of one process."""
 
     def __init__(
-        self, config: AuthConfig, logins: Logins, soon: Callable[[Callable[[], None]], None], audit: Audit
+        self,
+        config: AuthConfig,
+        logins: Logins,
+        soon: Callable[[Callable[[], None]], None],
+        audit: Audit,
+        hashes_of: Callable[[str], tuple[str, str]] = lambda password: (make_hash(password), ""),
+        tokens: Tokens | None = None,
     ) -> None:
-        """`soon(callback)`: run it at the end of the turn."""
+        """`soon(callback)`: run it at the end of the turn. `hashes_of(password)`: what is kept of it, its hash, and SCRAM's verifier where there
+        is one; takes 40 ms. `tokens`: where tokens are taken."""
         self.config = config
         self.logins = logins
         self.audit = audit
         self.keys: Keys | None = None
         """Only where secrets are checked: at a broker."""
         self.replace_row: Callable[[User, User], None] | None = None
-        """`replace_row(before, after)`: store it, where the row is as it was."""
         self._renewing: set[str] = set()
-        self.hashes_of: Callable[[str], tuple[str, str]] = lambda password: (make_hash(password), "")
-        """What is kept of a password: its hash, and SCRAM's verifier where there is one. Takes 40 ms."""
-        self.tokens: Tokens | None = None
-        """Where an issuer's tokens are taken."""
+        self.hashes_of = hashes_of
+        self.tokens = tokens
         self._secrets: dict[str, Secret] = {}
         """Of users that have signed since a user changed."""
         self.epoch = 0
@@ -324,6 +328,10 @@ class Authority:
         self._telling = False
         for watcher in list(self._watchers):
             watcher()
+
+    def attach(self, replace_row: Callable[[User, User], None]) -> None:
+        """The broker is there: `replace_row(before, after)` stores a user where the row is as it was."""
+        self.replace_row = replace_row
 
     def watch(self, on_change: Callable[[], None]) -> None:
         """Called at the end of a turn in which something changed."""

@@ -39,11 +39,18 @@ class Client:
     def __init__(
         self, nameserver: str = "", user: str = "", password: str = "", tls: ssl.SSLContext | None = None, token: str = ""
     ) -> None:  # fmt: skip
-        self.links = Links(Signer.of(user, password, token), tls or tls_of_environment())
+        tls = tls or tls_of_environment()
+        self.links = Links(Signer.of(user, password, token), tls, self._serve, self._opened)
         where = nameserver or os.environ.get("NAMESRV_ADDR", "") or DEFAULT_NAMESERVER
         page = where.strip() if is_page(where) else ""
         self.routes = RouteCache([] if page else parse_nameservers(where), self.links, page)
         self.members = Membership(self.links, self.routes)
+
+    def _serve(self, link: Link, command: Command) -> bool:
+        return self.members.serve(link, command)
+
+    def _opened(self, link: Link) -> None:
+        self.members.opened(link)
 
     async def link_of(self, queue: MessageQueue, master_only: bool = False) -> Link:
         """Open link to the broker that has `queue`, at its new address if it has moved."""

@@ -55,8 +55,7 @@ class Membership:
 
     def __init__(self, links: Links, routes: RouteCache) -> None:
         self.client_id = f"{own_host()}@{os.getpid()}#{next(_numbers)}{os.urandom(3).hex()}"
-        self.on_reply: Callable[[Command], None] | None = None
-        """Takes PUSH_REPLY_MESSAGE_TO_CLIENT requests."""
+        self._on_reply: Callable[[Command], None] | None = None
         self._links = links
         self._routes = routes
         self._producers: dict[str, list[Check | None]] = {}
@@ -64,8 +63,10 @@ class Membership:
         self._consumers: dict[str, ConsumerMember] = {}
         self._beat: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
-        links.serve = self._serve
-        links.opened = self._opened
+
+    def take_replies(self, on_reply: Callable[[Command], None]) -> None:
+        """From now on `on_reply` takes PUSH_REPLY_MESSAGE_TO_CLIENT requests."""
+        self._on_reply = on_reply
 
     # joining and leaving
 
@@ -162,14 +163,15 @@ class Membership:
         }
         return Command(RequestCode.HEART_BEAT, {}, msgspec.json.encode(body))
 
-    def _opened(self, link: Link) -> None:
+    def opened(self, link: Link) -> None:
         """The first thing that a broker hears on a new connection is who is there."""
         if (self._producers or self._consumers) and link.address in self._routes.broker_addresses():
             link.post(self._heartbeat(), lambda _: None)
 
     # requests of brokers
 
-    def _serve(self, link: Link, command: Command) -> bool:
+    def serve(self, link: Link, command: Command) -> bool:
+        """A broker's request; False if it is not supported."""
         code, fields = command.code, command.fields
         if code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             member = self._consumers.get(fields.get("consumerGroup", ""))
@@ -178,8 +180,8 @@ class Membership:
             return True
         if code == RequestCode.CHECK_TRANSACTION_STATE:
             return self._check(link, command)
-        if code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT and self.on_reply is not None:
-            self.on_reply(command)
+        if code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT and self._on_reply is not None:
+            self._on_reply(command)
             link.answer(command)
             return True
         member = self._consumers.get(fields.get("consumerGroup") or fields.get("group") or "")

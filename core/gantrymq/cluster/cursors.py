@@ -183,7 +183,7 @@ class ClusterCursors:
     def _drop(self, cursor: ClusterCursor) -> None:
         self.by_handle.pop(cursor.handle, None)
         self._by_name.pop((cursor.queue, cursor.name), None)
-        cursor.on_ready = None
+        cursor.watch(None)
         cursor.deleted = True
 
     def acquire(self, cursor: int, holder: int, count_max: int, bytes_max: int, token: Any, on_done: Done) -> None:
@@ -306,8 +306,7 @@ class ClusterCursors:
         found = self.by_handle.get(cursor)
         if found is None:
             return
-        found.on_ready = on_ready
-        found.armed = on_ready is not None
+        found.watch(on_ready)
         for part in found.parts.values():
             part.group.port.watch(part.local, None if on_ready is None else partial(self._part_ready, found, part))
 

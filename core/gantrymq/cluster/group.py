@@ -206,6 +206,11 @@ class ClusterCursor:
         self.waking = False
         """`on_ready` is called at the end of this turn."""
 
+    def watch(self, on_ready: Callable[[int], None] | None) -> None:
+        """Set or end who is called at the next entry."""
+        self.on_ready = on_ready
+        self.armed = on_ready is not None
+
     def ready_parts(self) -> list[Part]:
         """Parts that may have something."""
         return [part for part in self.parts.values() if part.ready and part.group.ready and not part.group.hangs]

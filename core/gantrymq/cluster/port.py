@@ -63,7 +63,7 @@ class _Tap:
 class ClusterPort:
     """See the module. `identity`: what makes this gateway's choices differ from another's."""
 
-    def __init__(self, turn: Turn, wheel: Wheel, identity: str) -> None:
+    def __init__(self, turn: Turn, wheel: Wheel, identity: str, on_close: Callable[[], None] = lambda: None) -> None:
         self.turn = turn
         self.wheel = wheel
         self._identity = identity
@@ -88,7 +88,7 @@ class ClusterPort:
         self.up = False
         self.complete = False
         """Every group that the nameservers named at the start was there once, or its time is over."""
-        self.on_close: Callable[[], None] = lambda: None
+        self._on_close = on_close
 
     # Groups.
 
@@ -229,7 +229,7 @@ class ClusterPort:
 
     def close(self) -> None:
         """Nobody uses it any more. May be called twice."""
-        self.on_close()
+        self._on_close()
         for group in self.groups:
             group.port.close()
 

@@ -51,11 +51,9 @@ def authority_of(
         address_waiting_max=config.address_logins_max,
         failures=Failures(config.failure_delay_ms, config.failure_delay_max_ms, config.address_failures_max),
     )
-    authority = Authority(config, logins, soon, Audit(wheel, now_ms, f"{gethostname()}:{os.getpid()}"))
-    authority.hashes_of = partial(hashes_of, with_verifier=config.scram)
-    if config.jwt_keys:
-        authority.tokens = _tokens_of(config, wheel, now_ms)
-    return authority
+    audit = Audit(wheel, now_ms, f"{gethostname()}:{os.getpid()}")
+    tokens = _tokens_of(config, wheel, now_ms) if config.jwt_keys else None
+    return Authority(config, logins, soon, audit, partial(hashes_of, with_verifier=config.scram), tokens)
 
 
 def _tokens_of(config: AuthConfig, wheel: Wheel, now_ms: Callable[[], int]) -> Tokens:
@@ -81,7 +79,7 @@ def _tokens_of(config: AuthConfig, wheel: Wheel, now_ms: Callable[[], int]) -> T
 async def follow(authority: Authority, port: BrokerPort) -> None:
     """Have the users, tokens and policies behind `port`, now and as they change, and write the audit trail there. Raises GantryError."""
     authority.audit.attach(port)
-    authority.replace_row = partial(_replace_row, port)
+    authority.attach(partial(_replace_row, port))
     for table in (USERS, TOKENS, POLICIES):
         authority.load(table, await _call(partial(port.watch_table, table, partial(authority.apply, table))))
 

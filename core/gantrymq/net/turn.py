@@ -48,14 +48,19 @@ class LoopTurn:
         "reads_s",
     )
 
-    def __init__(self, arm: Callable[[Callback], object], clock_s: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(
+        self,
+        arm: Callable[[Callback], object],
+        clock_s: Callable[[], float] = lambda: 0.0,
+        observe: Callable[[float], None] = lambda took_s: None,
+    ) -> None:
         self._arm = arm
         self._clock_s = clock_s
         self.number = 0
         """Turns so far."""
         self.reads_s = 0.0
         """What doors took in this turn to handle what was read; kept by the pumps."""
-        self.observe: Callable[[float], None] = lambda took_s: None
+        self.observe = observe
         """Told how long each turn took, its reads included."""
         self._armed = False
         self._append: list[Callback] = []

@@ -263,11 +263,17 @@ class Links:
 
     `serve` gets the requests of servers; `opened` is called with each new link before anybody else uses it. Neither may raise."""
 
-    def __init__(self, signer: Signer | None = None, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        signer: Signer | None = None,
+        tls: ssl.SSLContext | None = None,
+        serve: Serve | None = None,
+        opened: Callable[[Link], None] | None = None,
+    ) -> None:
         self._signer = signer
         self._tls = tls
-        self.serve: Serve | None = None
-        self.opened: Callable[[Link], None] | None = None
+        self._serve = serve
+        self._opened = opened
         self._slots: dict[str, _Slot] = {}
         self._closed = False
 
@@ -302,7 +308,7 @@ class Links:
         loop = asyncio.get_running_loop()
         left_s = deadline - loop.time()
         try:
-            link = await connect(lambda: Link(address, self.serve, self._signer), address, left_s, self._tls)
+            link = await connect(lambda: Link(address, self._serve, self._signer), address, left_s, self._tls)
         except GantryError as failed:
             if failed.code is not ErrorCode.UNAVAILABLE:
                 raise
@@ -317,8 +323,8 @@ class Links:
             raise _unavailable(CLOSED)
         slot.link = link
         slot.backoff_s = slot.retry_at = 0.0
-        if self.opened is not None:
-            self.opened(link)
+        if self._opened is not None:
+            self._opened(link)
 
     def open_link(self, address: str) -> Link | None:
         """The link to an address if it is open now."""

@@ -42,7 +42,7 @@ class Calls:
     def __init__(self, client: Client) -> None:
         self._members = client.members
         self._routes = client.routes
-        client.members.on_reply = self._on_reply
+        client.members.take_replies(self._on_reply)
         self._waiting: dict[str, asyncio.Future[ReceivedMessage]] = {}
         self._known: set[str] = set()
         """Addresses that heard a heartbeat before the first request through them."""

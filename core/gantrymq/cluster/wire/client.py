@@ -127,7 +127,12 @@ class _Reading:
 class RemoteBrokerPort:
     """`send(frame)` hands a frame to the connection; `received(data)` takes what came."""
 
-    def __init__(self, send: Callable[[bytes], None], on_mark: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        send: Callable[[bytes], None],
+        on_mark: Callable[[], None],
+        on_close: Callable[[], None] = lambda: None,
+    ) -> None:
         self._send = send
         self._mark = on_mark
         self._reader = FrameReader()
@@ -146,8 +151,7 @@ class RemoteBrokerPort:
         self._round = 0
         """Sent with every submit: the broker refuses what was sent behind a refused one before its answer came."""
         self.up = False
-        self.on_close: Callable[[], None] = lambda: None
-        """Ends the connection for good."""
+        self._on_close = on_close
 
     # The connection.
 
@@ -193,7 +197,7 @@ class RemoteBrokerPort:
 
     def close(self) -> None:
         """Nobody uses it any more; what is open at the broker ends with the connection. May be called twice."""
-        self.on_close()
+        self._on_close()
 
     def received(self, data: bytes) -> None:
         """Answers and notices; raises FrameError if the stream is broken."""

@@ -191,8 +191,7 @@ class Dialer:
         self._loop = asyncio.get_running_loop()
         self._connection: GatewayConnection | None = None
         self._keeping = anyio.CancelScope()
-        self.port = RemoteBrokerPort(self._send, self._mark)
-        self.port.on_close = self.close
+        self.port = RemoteBrokerPort(self._send, self._mark, self.close)
 
     def close(self) -> None:
         """End the connection and connect no more."""
@@ -302,8 +301,7 @@ class Members:
         self._context = context
         self._key: ClusterKey | None = context.shared.get("cluster_key")
         self._tls: Outgoing | None = context.shared.get("cluster_tls")
-        self.port = ClusterPort(context.turn, context.wheel, identity)
-        self.port.on_close = self._close
+        self.port = ClusterPort(context.turn, context.wheel, identity, self._close)
         self._dialers: list[Dialer] = []
         self._keeping = anyio.CancelScope()
         self._changed = asyncio.Event()

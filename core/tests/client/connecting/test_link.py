@@ -70,7 +70,7 @@ def test_a_request_of_the_server_that_cannot_be_handled_does_not_end_the_connect
         def serve(link: Link, command: Command) -> bool:
             raise ValueError("odd")
 
-        links.serve = serve
+        links._serve = serve
         link = await links.get(address)
         for said in ("[1]", "[1, 1]"):
             answer = await link.request(Command(1))
