@@ -68,8 +68,7 @@ class House(SnapshotNode):
         self.doors.set_address("127.0.0.1:10911")
         began: list[Any] = []
         mqtt = MqttGateway(Shell(LocalBrokerPort(self.broker), clock, self.turn, self.wheel), MqttConfig())
-        mqtt.on_ready = began.append
-        mqtt.start()
+        mqtt.start(began.append)
         amqp = Gateway(
             AmqpConfig(), LocalBrokerPort(self.broker), clock, self.turn, self.wheel, lambda: "token" + "0" * 17
         )

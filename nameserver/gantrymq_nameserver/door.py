@@ -59,11 +59,10 @@ class State:
         self.brokers = frozenset(brokers)
         self.save = save
         self.kv = KVTable()
-        self.routes = RouteTable()
+        self.routes = RouteTable(self._route_changed)
         self.settings = NameserverSettings(order_messages)
         self.cache: dict[str, list[bytes | None]] = {}
         """Encoded answers by topic, standard and dialect, as long as they are true."""
-        self.routes.on_route_change = self._route_changed
 
     def _route_changed(self, topic: str | None) -> None:
         if topic is None:

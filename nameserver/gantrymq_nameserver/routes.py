@@ -86,9 +86,10 @@ class Live:
 
 
 class RouteTable:
-    """Routes by topic, broker groups by name. Times are milliseconds of the monotonic clock."""
+    """Routes by topic, broker groups by name. Times are milliseconds of the monotonic clock. `on_route_change` is called with a topic whose route
+    changed, or None: many may have; answers that were made before are stale."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_route_change: Callable[[str | None], None] = lambda topic: None) -> None:
         self.clusters: dict[str, set[str]] = {}
         self.groups: dict[str, BrokerData] = {}
         self.topics: dict[str, dict[str, QueueData]] = {}
@@ -100,8 +101,7 @@ class RouteTable:
         self._live: dict[tuple[str, str], Live] = {}
         self._owned: dict[object, set[tuple[str, str]]] = {}
         """Brokers by cluster and address, and by connection."""
-        self.on_route_change: Callable[[str | None], None] = lambda topic: None
-        """Called with a topic whose route changed, or None: many may have; answers that were made before are stale."""
+        self._on_route_change = on_route_change
 
     def register(
         self, live: Live, owner: object, now_ms: int, wrapper: TopicConfigTable, acting_master: bool, complete: bool,
@@ -171,7 +171,7 @@ class RouteTable:
                 self._disown((live.cluster, before), gone)
         group.broker_addrs[live.broker_id] = live.address
         if known != (group.broker_addrs, acting_master):
-            self.on_route_change(None)
+            self._on_route_change(None)
         self.clusters.setdefault(live.cluster, set()).add(live.broker_name)
         return group
 
@@ -203,7 +203,7 @@ class RouteTable:
             if queues.get(broker) != data:
                 queues[broker] = data
                 own.add(topic)
-                self.on_route_change(topic)
+                self._on_route_change(topic)
         if complete:
             for topic in own - table.keys():
                 self._drop_queues(topic, broker)
@@ -212,7 +212,7 @@ class RouteTable:
         queues = self.topics.get(topic)
         if queues is None or queues.pop(broker_name, None) is None:
             return
-        self.on_route_change(topic)
+        self._on_route_change(topic)
         own = self._topics_of.get(broker_name)
         if own is not None:
             own.discard(topic)
@@ -256,7 +256,7 @@ class RouteTable:
                 self._remove_group(group)
             elif live.broker_id == MASTER_ID and group.enable_acting_master:
                 self._without_write(live.broker_name)
-            self.on_route_change(None)
+            self._on_route_change(None)
 
     def _remove_group(self, group: BrokerData) -> None:
         del self.groups[group.broker_name]
@@ -329,7 +329,7 @@ class RouteTable:
                 queue = self.topics[topic][broker_name]
                 before[topic] = queue.perm
                 queue.perm &= ~Perm.WRITE
-        self.on_route_change(None)
+        self._on_route_change(None)
         return len(topics)
 
     def delete_topic(self, topic: str, cluster: str | None) -> None:

@@ -266,10 +266,17 @@ class DefinitionLimits:
 
 
 class Definitions:
-    """See the module. `on_queue_gone(queue)`: a queue was deleted, here or by another gateway."""
+    """See the module. `on_queue_gone(queue)`: a queue was deleted, here or by another gateway; `on_policies()`: they are others now;
+    `on_vhost_gone(vhost)`: nobody may be in it any more; `breathe`: a call that is answered in a later turn."""
 
     def __init__(
-        self, port: BrokerPort, limits: DefinitionLimits, on_queue_gone: Callable[[QueueDefinition], None]
+        self,
+        port: BrokerPort,
+        limits: DefinitionLimits,
+        on_queue_gone: Callable[[QueueDefinition], None],
+        on_policies: Callable[[], None],
+        on_vhost_gone: Callable[[str], None],
+        breathe: Callable[[object, Done], None],
     ) -> None:
         self._port = port
         self._limits = limits
@@ -280,12 +287,9 @@ class Definitions:
         self.queues: dict[str, QueueDefinition] = {}
         self.policies = server.Policies()
         self.vhosts = registry.VirtualHosts()
-        self.on_vhost_gone: Callable[[str], None] = lambda vhost: None
-        """Nobody may be in it any more."""
-        self.on_policies: Callable[[], None] = lambda: None
-        """They are others now."""
-        self.breathe: Callable[[object, Done], None] = lambda token, on_done: on_done(token, None)
-        """A call that is answered in a later turn."""
+        self._on_vhost_gone = on_vhost_gone
+        self._on_policies = on_policies
+        self.breathe = breathe
         self.exchange_of: dict[str, str] = {}
         """Names of exchanges by topic, where the topic is a shortened name."""
         self._exchanges: dict[str, Exchange | None] = {}
@@ -607,7 +611,7 @@ class Definitions:
     def _policy_row(self, key: str, data: bytes | None) -> None:
         self.version += 1
         self.policies.changed(key, data)
-        self.on_policies()
+        self._on_policies()
 
     def broker_policy(self, queue: QueueDefinition, policies: server.Policies | None = None) -> Policy | None:
         """What the broker does for a queue, by its arguments and the policies; None: nothing."""
@@ -681,7 +685,7 @@ class Definitions:
         self.version += 1
         self.vhosts.changed(name, data)
         if self.vhosts.get(name) is None:
-            self.on_vhost_gone(name)
+            self._on_vhost_gone(name)
 
     def set_vhost(self, name: str, row: registry.VirtualHost) -> Steps:
         """Make or change one. Raises ValueError. The caller holds the lock."""

@@ -26,7 +26,7 @@ from gantrymq_gateways.amqp.messages.publish import Publisher, PublishingChannel
 from gantrymq_gateways.amqp.messages.timeouts import timed_out
 from gantrymq_gateways.amqp.origin import DEFAULT_EXCHANGE, ROOT, local
 from gantrymq_gateways.amqp.vhosts.registry import said_in
-from gantrymq_gateways.amqp.wire.connection import Connection
+from gantrymq_gateways.amqp.wire.connection import Asked, Connection
 from gantrymq_gateways.amqp.wire.constants import (
     BLOCKED_CAPABILITY,
     COMMAND_INVALID,
@@ -154,11 +154,9 @@ class AmqpDoor:
         if authority is not None:
             self._login = Login(authority, link, self._identified)
             offered = self._login.mechanisms
-        self._connection = Connection(self._settings, self._authenticate, self.gateway.clock.monotonic_ms(), offered)
-        self._connection.check_vhost = self._check_vhost
-        self._connection.check_channel = self._check_channel
-        self._connection.update_secret = self._update_secret
-        self._connection.on_failure = self._failed
+        asked = Asked(self._check_vhost, self._check_channel, self._update_secret, self._failed)
+        now_ms = self.gateway.clock.monotonic_ms()
+        self._connection = Connection(self._settings, self._authenticate, now_ms, offered, asked)
         self._ending = False
         """The connection is being closed for an error that the log has."""
         self.gateway.doors.add(self)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from gantrymq.broker.port import END, BrokerPort, CursorInfo
+from gantrymq.broker.port import END, BrokerPort, CursorInfo, Done
 from gantrymq.net.procedures.driver import Steps, run
 from gantrymq_gateways.amqp.config import AmqpConfig
 from gantrymq_gateways.amqp.definitions import GROUP, SLICE, DefinitionLimits, Definitions, QueueDefinition
@@ -87,14 +87,16 @@ class Gateway:
     def _reset(self) -> None:
         config = self.config
         limits = DefinitionLimits(config.exchanges_max, config.queues_max, config.bindings_max, config.delivery_limit)
-        self.definitions = Definitions(self.port, limits, self._queue_gone)
-        self.definitions.on_policies = self._policies_changed
-        self.definitions.breathe = lambda token, on_done: self.turn.in_slices(lambda: on_done(token, None))
-        self.definitions.on_vhost_gone = self._vhost_gone
+        self.definitions = Definitions(
+            self.port, limits, self._queue_gone, self._policies_changed, self._vhost_gone, self._breathe
+        )
         self.targets = Targets(self.definitions)
         self._targets_in: dict[str, Targets] = {}
         self.renderer = Renderer(self.definitions.exchange_of)
         self.queues: dict[str, Queue] = {}
+
+    def _breathe(self, token: object, on_done: Done) -> None:
+        self.turn.in_slices(lambda: on_done(token, None))
 
     def authenticate_by(self, authority: Authority) -> None:
         """From now on."""

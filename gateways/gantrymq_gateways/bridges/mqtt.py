@@ -104,6 +104,8 @@ class Bridge:
         rules: TopicRules,
         gateway: str,
         number: int,
+        packet_bytes_max: int,
+        now_ms: Callable[[], int],
     ) -> None:
         self.connection = connection
         self._port = port
@@ -130,8 +132,8 @@ class Bridge:
         self._inward: deque[tuple[Message, int, tuple[str, bytes | None] | None]] = deque()
         self._storing = 0
         self._held = False
-        self.packet_bytes_max = 0
-        self.now_ms: Callable[[], int] = lambda: 0
+        self.packet_bytes_max = packet_bytes_max
+        self._now_ms = now_ms
         self.sent = self.received = 0
         self.stopping = False
 
@@ -300,7 +302,7 @@ class Bridge:
             log.log(level, "bridge %s: %s (%s)", self.connection.name, state, why)
         if self._row.get("state") == state and not loud:
             return
-        self._row |= {"state": state, "why": why, "since": self.now_ms(), "sent": self.sent, "received": self.received}
+        self._row |= {"state": state, "why": why, "since": self._now_ms(), "sent": self.sent, "received": self.received}
         await self._put_row()
         topic, body = f"$SYS/bridge/{self.connection.name}/state", b"1" if state == "connected" else b"0"
         pairs = [(props.TAGS, f"bridge.{self.connection.name}.state"), (props.ORIGIN, "mqtt"), (props.RETAIN, "1")]

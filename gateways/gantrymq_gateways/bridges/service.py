@@ -22,12 +22,19 @@ class Bridges:
         except (OSError, ValueError) as error:
             raise ConfigError(f"mqtt.bridges = {path}: {_reason(error)}") from error
         self._bridges = [
-            Bridge(connection, gateway.shell.port, gateway.topics, gateway.rules, gateway.shell.name, number)
+            Bridge(
+                connection,
+                gateway.shell.port,
+                gateway.topics,
+                gateway.rules,
+                gateway.shell.name,
+                number,
+                gateway.limits.packet_bytes_max,
+                gateway.shell.clock.now_ms,
+            )
             for number, connection in enumerate(found.connections)
         ]
         for bridge in self._bridges:
-            bridge.packet_bytes_max = gateway.limits.packet_bytes_max
-            bridge.now_ms = gateway.shell.clock.now_ms
             context.spawn(bridge.run)
 
     async def stop(self) -> None:

@@ -104,8 +104,7 @@ class Registry:
         self.numbers = host.numbers
         self._authority: Authority | None = None
         """Asked whether owners may still have what they subscribed to."""
-        self.on_loaded: Callable[[], None] | None = None
-        """Called once when the table has been read."""
+        self._on_loaded: Callable[[], None] | None = None
 
     @property
     def is_up(self) -> bool:
@@ -165,8 +164,9 @@ class Registry:
             return ""
         return f"user {owner}, who made it, may not subscribe to topic {subscription.topic[:128]}"
 
-    def start(self) -> None:
-        """Follow the port: load and deliver while it is there."""
+    def start(self, on_loaded: Callable[[], None] | None = None) -> None:
+        """Follow the port: load and deliver while it is there. `on_loaded` is called once, when the table has been read."""
+        self._on_loaded = on_loaded
         self._port.watch_state(self._on_state)
 
     def _on_state(self, up: bool) -> None:
@@ -192,7 +192,7 @@ class Registry:
             if is_gone(value):  # Whoever deleted it did not come to its end.
                 self._remove(name, stored_light(value))
         self._is_loaded = True
-        on_loaded, self.on_loaded = self.on_loaded, None
+        on_loaded, self._on_loaded = self._on_loaded, None
         if on_loaded is not None:
             on_loaded()
         if not self._polling:

@@ -113,11 +113,10 @@ class CloudEventsService:
         if (metrics := context.shared.get("metrics")) is not None:
             registry.show_numbers(metrics)
         loaded = asyncio.Event()
-        registry.on_loaded = loaded.set
         authority = context.shared.get("auth")
         if authority is not None:
             registry.ask(authority)
-        registry.start()
+        registry.start(loaded.set)
         try:
             await asyncio.wait_for(loaded.wait(), LOAD_TIMEOUT_S)
         except TimeoutError:

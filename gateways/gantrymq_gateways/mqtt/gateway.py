@@ -16,7 +16,7 @@ from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.limits import BODY_BYTES_MAX
 from gantrymq.model.message import Message
 from gantrymq.net.api import Wheel
-from gantrymq.net.procedures.driver import Steps, call, run
+from gantrymq.net.procedures.driver import Steps, call, pause, run
 from gantrymq.services import Clock, Turn
 from gantrymq_gateways.mqtt import retained
 from gantrymq_gateways.mqtt.access import DOOR
@@ -105,10 +105,8 @@ class MqttGateway:
         self.shell = shell
         self.config = config
         self.ready = False
-        self.on_ready: Callable[[GantryError | None], None] | None = None
-        """Hears of the first start; later ones are tried until they succeed."""
-        self.long_topics = LongTopics()
-        self.long_topics.on_learned = self._learned
+        self._on_ready: Callable[[GantryError | None], None] | None = None
+        self.long_topics = LongTopics(self._learned)
         self.rules = parse_rules(config.topic_rules, config.topic_levels)
         self.topics = DeliveryTopics(self.long_topics, self.rules.to_mqtt)
         self.targets = Targets(self.long_topics, self.rules, parse_rewriting(config.rewrite))
@@ -119,6 +117,7 @@ class MqttGateway:
         self.fanout = Fanout(port, self.topics, shell.clock.now_ms, self.rules)
         waiting_max = max(RETAINED_WAITING_MAX, RETAINED_WAITING_FILTERS * config.retained_max)
         later = shell.turn.at_write
+        self.sys = SysTopics(self._sys_values, self._sys_totals, self.kept.show, self._is_live, pause(later))
         tools = SessionTools(
             port,
             self.topics,
@@ -128,18 +127,15 @@ class MqttGateway:
             waiting_max,
             self.rules,
             shell.clock.now_ms,
+            config.volatile_entries_full,
+            note_receipts=Receipts(port, shell.turn.at_append, self._retry_later).note,
+            wants_sys=self.sys.wants,
+            flush_settled=self.flush_settled,
+            note_topic=self.long_topics.note,
+            replays_max=config.replays_max,
         )
-        self.lifecycle = Lifecycle(
-            port, tools, self.fanout, self.kept, shell.clock.now_ms, shell.name, config.shared_strategy
-        )
-        self.lifecycle.sessions_max = config.sessions_max
-        self.lifecycle.subscriptions_max = config.subscriptions_max
-        self.lifecycle.session_expiry_ms = config.session_expiry_s * 1000
-        self.lifecycle.table.session_expiry_ms = config.session_expiry_s * 1000
-        self.lifecycle.flush_settled = self.lifecycle.shared.flush_settled = self.flush_settled
-        self.lifecycle.past.flush_settled = self.flush_settled
-        self.lifecycle.past.max = config.replays_max
-        self.lifecycle.queues.note_topic = self.long_topics.note
+        self.backlog_dropped = tools.backlog_dropped
+        self.lifecycle = Lifecycle(port, tools, self.fanout, self.kept, shell.clock.now_ms, shell.name, config)
         self.limits = ConnectionLimits(
             body_bytes_max + HEADER_BYTES_MAX,
             config.connect_timeout_ms,
@@ -152,19 +148,12 @@ class MqttGateway:
         self.authenticate: Authenticate = anonymous(config.allow_anonymous)
         self.refusals = Refusals()
         self.doors: set[Peer] = set()
-        self.operate = Operations(port, shell.clock, config, shell.name)
-        self.operate.doors = lambda: list(self.doors)
+        self.operate = Operations(port, shell.clock, config, shell.name, lambda: list(self.doors), self._operated)
         self.events = Events(port, self.rules, config.events_topic, shell.turn.at_append, shell.clock.now_ms)
-        self.sys = SysTopics(self._sys_values, self._sys_totals, self.kept.show, self._is_live, self.lifecycle.pause)
-        tools.wants_sys = self.sys.wants
-        tools.volatile_entries_full = config.volatile_entries_full
-        self.backlog_dropped = tools.backlog_dropped
-        tools.note_receipts = Receipts(port, shell.turn.at_append, self._retry_later).note
         self._started_ms = shell.clock.monotonic_ms()
         self._sys_handle = 0
-        self.wills = Wills(port, self.kept, shell.clock, shell.wheel, config.busy_retry_ms)
         self.will_rows = WillRows(port, shell.clock, shell.wheel, shell.name, self.publish_will)
-        self.wills.lost = self.will_rows.forget
+        self.wills = Wills(port, self.kept, shell.clock, shell.wheel, config.busy_retry_ms, self.will_rows.forget)
         self._settled: list[tuple[int, int, Outcome]] = []
         self._sweep_handle = 0
         self._generated = 0
@@ -203,14 +192,18 @@ class MqttGateway:
         """From now on."""
         self.authority = authority
         authority.watch(self._rights_changed)
-        self.operate.changed = lambda who, action, resource: authority.audit.changed(DOOR, who, "", action, resource)
+
+    def _operated(self, who: str, action: str, resource: str) -> None:
+        if self.authority is not None:
+            self.authority.audit.changed(DOOR, who, "", action, resource)
 
     def _rights_changed(self) -> None:
         for door in list(self.doors):
             door.rights_changed()
 
-    def start(self) -> None:
-        """Begin; `on_ready` is called once, when connections may come, or with what prevents it."""
+    def start(self, on_ready: Callable[[GantryError | None], None] | None = None) -> None:
+        """Begin; `on_ready` is called once, when connections may come, or with what prevents it. Later starts are tried until they succeed."""
+        self._on_ready = on_ready
         self.shell.port.watch_state(self._state)
 
     def stop(self) -> None:
@@ -279,7 +272,7 @@ class MqttGateway:
             self._sys_handle = self.shell.wheel.call_at(now_ms + self.config.sys_interval_s * 1000, self._sys_tick)
 
     def _begun(self, life: int, error: GantryError | None) -> None:
-        on_ready, self.on_ready = self.on_ready, None
+        on_ready, self._on_ready = self._on_ready, None
         if on_ready is not None:
             on_ready(error)
         elif error is not None and life == self._life and not self._stopped:

@@ -73,8 +73,7 @@ class MqttService:
         metrics = context.shared.get("metrics")
         if metrics is not None:
             gateway.show(metrics)
-        gateway.on_ready = ready
-        gateway.start()
+        gateway.start(ready)
         await answered.wait()
         if failures:
             raise failures[0]

@@ -132,9 +132,9 @@ class StoredSession:
 class SessionTable:
     """Both tables. Rows change by `changed_session`/`changed_filter`; what this process writes, it also applies at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, session_expiry_ms: int = 0) -> None:
         self._rows: dict[str, bytes] = {}
-        self.session_expiry_ms = 0
+        self._session_expiry_ms = session_expiry_ms
         """Of sessions whose row says nothing."""
         self._ends: dict[str, int] = {}
         """Client id -> when the session expires, its client being away."""
@@ -232,7 +232,7 @@ class SessionTable:
             self._use(StoredSession.decode(old), -1, now_ms)
 
     def _away(self, client_id: str, session: StoredSession, left_ms: int) -> None:
-        expiry_ms = self.session_expiry_ms if session.expiry_s is None else session.expiry_s * 1000
+        expiry_ms = self._session_expiry_ms if session.expiry_s is None else session.expiry_s * 1000
         self._expires(client_id, left_ms + expiry_ms)
 
     def _expires(self, client_id: str, at_ms: int) -> None:

@@ -408,8 +408,7 @@ def test_a_door_whose_first_start_fails_says_so_once() -> None:
     wheel = ManualWheel(ManualClock())
     gateway = MqttGateway(Shell(port, ManualClock(), ManualTurn(), wheel), MqttConfig())
     started: list[Any] = []
-    gateway.on_ready = started.append
-    gateway.start()
+    gateway.start(started.append)
     port.run()
     wheel.advance(5000)
     port.run()

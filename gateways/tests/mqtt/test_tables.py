@@ -104,8 +104,7 @@ def test_a_filter_that_is_being_removed_is_not_taken() -> None:
 
 
 def test_expiry_counts_from_the_last_of_leaving_and_start() -> None:
-    table = SessionTable()
-    table.session_expiry_ms = 100
+    table = SessionTable(100)
     table.load({"old": row(left_ms=5), "gone": row()}, {}, 1_000)
     assert list(table.expired(1_099)) == []
     table.connected("old")
@@ -118,8 +117,7 @@ def test_expiry_counts_from_the_last_of_leaving_and_start() -> None:
 
 
 def test_each_session_has_an_expiry_of_its_own() -> None:
-    table = SessionTable()
-    table.session_expiry_ms = 1_000_000
+    table = SessionTable(1_000_000)
     table.load({}, {}, 0)
     table.changed_session("long", row(left_ms=1), 1)
     table.changed_session("ten", row(left_ms=1_000, expiry_s=10), 1_000)

@@ -171,8 +171,7 @@ class World:
         self.clients: list[Client] = []
         self.started: list[GantryError | None] = []
         self.gateway = MqttGateway(Shell(self.broker_port, self.clock, self.turn, self.wheel), MqttConfig(**settings))
-        self.gateway.on_ready = self.started.append
-        self.gateway.start()
+        self.gateway.start(self.started.append)
         self.settle()
         assert self.started == [None]
 

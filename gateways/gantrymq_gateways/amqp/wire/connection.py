@@ -142,11 +142,33 @@ def _only_root(vhost: str) -> None:
         raise AmqpError(c.NOT_ALLOWED, f"vhost {vhost} not found", connection=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Whom a connection asks and tells beside its events."""
+
+    check_vhost: Callable[[str], None] = _only_root
+    """Raises AmqpError for a vhost that is not there, or not for this user."""
+    check_channel: Callable[[], None] = lambda: None
+    """Raises AmqpError where the user has too many."""
+    update_secret: Callable[[str], None] = lambda secret: None
+    """A new password or token of the same user. Raises AmqpError."""
+    on_failure: Callable[[int, str], None] = lambda channel, text: None
+    """Called once per channel or connection (0) that is closed for an error, with the reply text."""
+
+
+NOBODY: Final = Asked()
+
+
 class Connection:
     """State and outbox of one connection."""
 
     def __init__(
-        self, settings: Settings, authenticate: Authenticate, now_ms: int, mechanisms: bytes = c.MECHANISMS
+        self,
+        settings: Settings,
+        authenticate: Authenticate,
+        now_ms: int,
+        mechanisms: bytes = c.MECHANISMS,
+        asked: Asked = NOBODY,
     ) -> None:
         self._settings = settings
         self._authenticate = authenticate
@@ -182,14 +204,7 @@ class Connection:
         self._capabilities: frozenset[str] = frozenset()
         self.client = ""
         self._reason = ""
-        self.on_failure: Callable[[int, str], None] = lambda channel, text: None
-        """Called once per channel or connection (0) that is closed for an error, with the reply text."""
-        self.check_channel: Callable[[], None] = lambda: None
-        """Raises AmqpError where the user has too many."""
-        self.check_vhost: Callable[[str], None] = _only_root
-        """Raises AmqpError for a vhost that is not there, or not for this user."""
-        self.update_secret: Callable[[str], None] = lambda secret: None
-        """A new password or token of the same user. Raises AmqpError."""
+        self._asked = asked
         self._ended = False
         self.frame_max = FRAME_MAX_BEFORE_TUNE
         self.channel_max = settings.channel_max
@@ -284,13 +299,13 @@ class Connection:
                 if crossed:
                     # AMQP 1.5.2.6: the peer's own channel.close has come already, and it waits for the answer.
                     self.send(channel, "channel.close-ok")
-                self.on_failure(channel, text)
+                self._asked.on_failure(channel, text)
             return
         if self._state in (State.CLOSING, State.SILENT, State.ENDED):
             return
         self.send(0, "connection.close", error.code, text, number >> 16, number & 0xFFFF)
         self._state = State.CLOSING
-        self.on_failure(0, text)
+        self._asked.on_failure(0, text)
         self._deadline = self._now + CLOSING_MS
 
     # Bytes in.
@@ -563,7 +578,7 @@ class Connection:
 
     def _opened(self, vhost: str, method: Method, events: list[Event]) -> None:
         try:
-            self.check_vhost(vhost)
+            self._asked.check_vhost(vhost)
         except AmqpError as error:
             self.fail(error, 0, method.number)
             return
@@ -579,7 +594,7 @@ class Connection:
             events.append(ConnectionClosing())
         elif method.name == "connection.update-secret":
             try:
-                self.update_secret(bytes(arguments[0]).decode("utf-8", "replace"))
+                self._asked.update_secret(bytes(arguments[0]).decode("utf-8", "replace"))
             except AmqpError as error:
                 self._connection_error(error, events, method.number)
                 return
@@ -625,7 +640,7 @@ class Connection:
             self._connection_error(AmqpError(c.NOT_ALLOWED, text, connection=True), events, method.number)
             return
         try:
-            self.check_channel()
+            self._asked.check_channel()
         except AmqpError as error:
             self._connection_error(error, events, method.number)
             return

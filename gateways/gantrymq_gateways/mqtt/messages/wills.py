@@ -67,7 +67,15 @@ class _Will:
 class Wills:
     """One gateway's."""
 
-    def __init__(self, port: BrokerPort, kept: RetainedStore, clock: Clock, wheel: Wheel, retry_ms: int) -> None:
+    def __init__(
+        self,
+        port: BrokerPort,
+        kept: RetainedStore,
+        clock: Clock,
+        wheel: Wheel,
+        retry_ms: int,
+        lost: Callable[[str], None],
+    ) -> None:
         self._port = port
         self._kept = kept
         self._clock = clock
@@ -83,8 +91,7 @@ class Wills:
         """What it has to try once more."""
         self._handle = 0
         self._stopped = False
-        self.lost: Callable[[str], None] = lambda key: None
-        """Hears of a will's own row that is given up."""
+        self._row_lost = lost
 
     def publish(self, message: Message, peer: str, row: Row | None, key: str = "") -> None:
         """Store a will [MQTT-3.1.2-8], behind those that wait, and its retained row."""
@@ -237,7 +244,7 @@ class Wills:
         for will in wills:
             self._forget_row(will)
             if will.key and not self._stopped:
-                self.lost(will.key)
+                self._row_lost(will.key)
         if len(wills) == 1:
             what = "will" if wills[0].row is None else "retained will"
             log.warning("%s: its %s was not stored: %s", wills[0].peer, what, reason)

@@ -26,9 +26,17 @@ Changed = Callable[[str, str, str], None]
 
 
 class Operations:
-    """One gateway's."""
+    """One gateway's. `doors()`: its connections (`console.Shown`); `changed` is told of what an operator did here, for the audit trail."""
 
-    def __init__(self, port: BrokerPort, clock: Clock, config: MqttConfig, name: str) -> None:
+    def __init__(
+        self,
+        port: BrokerPort,
+        clock: Clock,
+        config: MqttConfig,
+        name: str,
+        doors: Callable[[], list[Any]],
+        changed: Changed,
+    ) -> None:
         self._port = port
         self._clock = clock
         self._name = name
@@ -39,11 +47,9 @@ class Operations:
         self._flapping = Flapping(config.flapping_max, config.flapping_window_s)
         self.flapped = 0
         """Clients banned for it."""
-        self.doors: Callable[[], list[Any]] = list
-        """The gateway's connections (`console.Shown`)."""
-        self.changed: Changed = lambda who, action, resource: None
-        """Told of what an operator did here, for the audit trail."""
-        self.console = Console(port, name, clock.now_ms, lambda: self.doors(), self._kicked)
+        self._doors = doors
+        self._changed = changed
+        self.console = Console(port, name, clock.now_ms, doors, self._kicked)
         self._live = False
 
     def show(self, metrics: Metrics) -> None:
@@ -105,15 +111,15 @@ class Operations:
         return f"banned: {ban.reason}" if ban.reason else "banned"
 
     def _kicked(self, who: str, client: str) -> None:
-        self.changed(who, "kick", f"client {client}")
+        self._changed(who, "kick", f"client {client}")
 
     def _ban_changed(self, key: str, value: bytes | None) -> None:
         self.gate.bans.changed(key, value)
         if value is None:
-            self.changed("", "unban", key)
+            self._changed("", "unban", key)
             return
-        self.changed(operator_of(json.loads(value)), "ban", key)
-        for door in self.doors():
+        self._changed(operator_of(json.loads(value)), "ban", key)
+        for door in self._doors():
             facts = door.facts()
             if facts and self.banned(facts["client"], facts["user"], facts["peer"]):
                 door.kick("banned by an operator")

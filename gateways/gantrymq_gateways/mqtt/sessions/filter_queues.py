@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from functools import partial
 from typing import Any
 
@@ -11,24 +11,23 @@ from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.procedures.driver import Call, Steps, call, run
 from gantrymq_gateways.mqtt.routes import KIND
+from gantrymq_gateways.mqtt.sessions.sessions import SessionTools
 from gantrymq_gateways.mqtt.tables import FILTER_TABLE, SessionTable, marked, removed
-from gantrymq_gateways.mqtt.topics.rules import TopicRules
 from gantrymq_gateways.mqtt.topics.shared import bare
 
 
 class FilterQueues:
     """Procedures on them."""
 
-    def __init__(self, port: BrokerPort, table: SessionTable, now_ms: Callable[[], int], rules: TopicRules) -> None:
-        self._rules = rules
+    def __init__(self, port: BrokerPort, table: SessionTable, tools: SessionTools) -> None:
+        self._rules = tools.rules
         self._port = port
         self._table = table
-        self._now_ms = now_ms
+        self._now_ms = tools.now_ms
         self._installed: set[int] = set()
         """Light queues whose route this process has seen installed."""
         self._creating: dict[str, list[tuple[object, Done]]] = {}
-        self.note_topic: Callable[[str, str], None] = lambda first_level, native: None
-        """`LongTopics.note`."""
+        self._note_topic = tools.note_topic
 
     def lost(self) -> None:
         """The broker went away."""
@@ -59,7 +58,7 @@ class FilterQueues:
             # Whoever publishes there, over another door perhaps: this subscriber's topics begin with what it asked for.
             first_level = text.partition("/")[0]
             if topic == names.encode_topic(first_level):
-                self.note_topic(first_level, topic)
+                self._note_topic(first_level, topic)
 
     def queue_of(self, text: str) -> Generator[Call, Any, int]:
         """The light queue that the filter feeds, its route installed."""

@@ -14,6 +14,7 @@ from gantrymq.broker.port import END, FIND, BrokerPort, CursorInfo
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.procedures.driver import Call, Steps, call, pause, run
 from gantrymq.net.procedures.order import Serial, Work
+from gantrymq_gateways.mqtt.config import MqttConfig
 from gantrymq_gateways.mqtt.messages import exchange
 from gantrymq_gateways.mqtt.messages.deliver import Outlet
 from gantrymq_gateways.mqtt.messages.exchange import Released, receipts_key, row_key
@@ -97,24 +98,24 @@ class Lifecycle:
         kept: RetainedStore,
         now_ms: Callable[[], int],
         gateway: str,
-        shared_strategy: str = "round_robin",
+        config: MqttConfig,
     ) -> None:
         self.port = port
         self.tools = tools
         self.fanout = fanout
         self.kept = kept
         self.now_ms = now_ms
-        self.table = SessionTable()
+        self.table = SessionTable(config.session_expiry_s * 1000)
         self.rows = SessionRows(port, self.table, now_ms, gateway)
-        self.queues = FilterQueues(port, self.table, now_ms, tools.rules)
-        self.shared = SharedGroups(port, self.queues, tools, shared_strategy)
-        self.past = self.shared.past = Replays(port, tools, gateway)
+        self.queues = FilterQueues(port, self.table, tools)
+        self.past = Replays(port, tools, gateway)
+        self.shared = SharedGroups(port, self.queues, tools, config.shared_strategy, self.past)
         self.serial = Serial()
         self.pause = pause(tools.later)
         """Where one client asks for much, the others have their turn in between."""
-        self.sessions_max = 0
-        self.subscriptions_max = 0
-        self.session_expiry_ms = 0
+        self._sessions_max = config.sessions_max
+        self._subscriptions_max = config.subscriptions_max
+        self._session_expiry_ms = config.session_expiry_s * 1000
         self._holder = HOLDER_BASE
         self.live: dict[str, Session] = {}
         """Sessions of the connected clients, by client id."""
@@ -122,7 +123,6 @@ class Lifecycle:
         self.exchanges: dict[str, bytes] = {}
         """Rows of `mqtt_exchange`."""
         self._memories = Memories(self.exchanges)
-        self.flush_settled: Callable[[], None] = lambda: None
 
     # CONNECT
 
@@ -188,8 +188,8 @@ class Lifecycle:
             _take(row, terms)
 
         def begin() -> StoredSession:
-            if len(self.table) >= self.sessions_max:
-                raise GantryError(ErrorCode.LIMIT_REACHED, f"mqtt.sessions_max ({self.sessions_max}) is reached")
+            if len(self.table) >= self._sessions_max:
+                raise GantryError(ErrorCode.LIMIT_REACHED, f"mqtt.sessions_max ({self._sessions_max}) is reached")
             row = StoredSession()
             _take(row, terms)
             return row
@@ -513,8 +513,8 @@ class Lifecycle:
             check_exclusive(text)
         if is_past(text) and text not in subscribed:
             self.past.check(session, text, subscribed)
-        if text not in subscribed and len(subscribed) >= self.subscriptions_max:
-            raise GantryError(ErrorCode.LIMIT_REACHED, f"mqtt.subscriptions_max ({self.subscriptions_max}) is reached")
+        if text not in subscribed and len(subscribed) >= self._subscriptions_max:
+            raise GantryError(ErrorCode.LIMIT_REACHED, f"mqtt.subscriptions_max ({self._subscriptions_max}) is reached")
         yield from self.queues.need_topic(text)
         if is_exclusive(text):
             yield from self.exclusives.take(session.client_id, text)
@@ -619,7 +619,7 @@ class Lifecycle:
             session.subscriptions.clear()
             run(self._remove_unused(unused), self.report)
         elif isinstance(session, PersistentSession):
-            self.flush_settled()
+            self.tools.flush_settled()
             self.port.release(session.holder)
             # Behind what is under way for the session: until then it is held, so that another taker is heard of.
             end = self._ended if session.expiry_s == 0 else self._left
@@ -726,7 +726,7 @@ class Lifecycle:
         now_ms = self.now_ms()
         self.shared.sweep(now_ms)
         for client_id in list(self.table.expired(now_ms)):
-            self.table.postpone(client_id, now_ms + self.session_expiry_ms)
+            self.table.postpone(client_id, now_ms + self._session_expiry_ms)
             self.serial.put(client_id, self._expire(client_id), self.report)
         for light, row in self.queues.unused(now_ms):
             self.serial.put(f"\0{light}", self.queues.remove(light, row), self.report)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Collection, Generator
 from functools import partial
 from typing import Any, Final
 
@@ -191,10 +191,9 @@ class Replays:
         self._rows: dict[str, bytes] = {}
         self._mine: set[str] = set()
         """Keys of rows of sessions that are connected here."""
-        self.max = 0
-        """At once; 0: any number."""
+        self._max = tools.replays_max
         self._sweeping = False
-        self.flush_settled: Callable[[], None] = lambda: None
+        self._flush_settled = tools.flush_settled
 
     def __len__(self) -> int:
         return len(self._open)
@@ -206,8 +205,8 @@ class Replays:
                 ErrorCode.NAME_INVALID, f"filter {text[:128]!r}: the levels that name its topic must have no wildcard"
             )
         coming = [one for one in subscribed if is_past(one) and (session, one) not in self._open]
-        if self.max and len(self._open) + len(coming) >= self.max:
-            raise GantryError(ErrorCode.LIMIT_REACHED, f"mqtt.replays_max ({self.max}) is reached")
+        if self._max and len(self._open) + len(coming) >= self._max:
+            raise GantryError(ErrorCode.LIMIT_REACHED, f"mqtt.replays_max ({self._max}) is reached")
 
     def join(self, session: Session, text: str, granted: int) -> Steps:
         """Begin, go on, or change the QoS."""
@@ -263,7 +262,7 @@ class Replays:
         self._open.pop((replay.session, replay.text), None)
         replay.session.shares.pop(replay.text, None)
         cursors = replay.close()
-        self.flush_settled()
+        self._flush_settled()
         self._port.release(replay.holder)
         if replay.row:
             self._mine.discard(replay.row)

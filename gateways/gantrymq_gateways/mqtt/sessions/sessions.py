@@ -104,6 +104,12 @@ class SessionTools:
     """See `Receipts.note`."""
     wants_sys: Callable[[Any], None] = lambda session: None
     """Hears of a session with a filter below `$SYS/`."""
+    flush_settled: Callable[[], None] = lambda: None
+    """Hands what `settle` collected to the broker now."""
+    note_topic: Callable[[str, str], None] = lambda first_level, native: None
+    """See `LongTopics.note`."""
+    replays_max: int = 0
+    """Subscriptions from the past at once; 0: any number."""
 
 
 class Fail(Protocol):

@@ -7,7 +7,7 @@ minute after the last session that subscribes to it, and what comes meanwhile wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import Any, Final
 
 from gantrymq.broker.port import END, SHARED_GROUP, BrokerPort, CursorInfo
@@ -28,16 +28,17 @@ HOLDER_BASE: Final = 1 << 41
 class SharedGroups:
     """Groups with members in this gateway, by subscription."""
 
-    def __init__(self, port: BrokerPort, queues: FilterQueues, tools: SessionTools, strategy: str) -> None:
+    def __init__(
+        self, port: BrokerPort, queues: FilterQueues, tools: SessionTools, strategy: str, past: Replays
+    ) -> None:
         self._port = port
         self._queues = queues
         self._tools = tools
         self._strategy = strategy
         self._holder = HOLDER_BASE
         self._leases: dict[str, int] = {}
-        self.flush_settled: Callable[[], None] = lambda: None
         self.groups: dict[str, SharedGroup] = {}
-        self.past: Replays
+        self.past = past
         """Subscriptions from the past, which join and leave with these."""
 
     def join(self, session: Session, text: str, granted: int, light: int = 0) -> Generator[Call, Any, int]:
@@ -64,7 +65,6 @@ class SharedGroups:
     def _open(self, text: str, light: int, cursor: int) -> SharedGroup:
         self._holder += 1
         group = self.groups[text] = SharedGroup(text, light, cursor, self._holder, self._strategy, self._tools)
-        group.flush = self.flush_settled
         self._port.watch(cursor, group.ready)
         if self._strategy in ALONE:
             self._take_lease(group)

@@ -76,7 +76,7 @@ class _Member:
 
 
 class SharedGroup:
-    """`text`: the subscription, `$share/...`. `holder`: of what this gateway acquired. `flush` hands collected outcomes to the broker."""
+    """`text`: the subscription, `$share/...`. `holder`: of what this gateway acquired."""
 
     def __init__(self, text: str, light: int, cursor: int, holder: int, strategy: str, tools: SessionTools) -> None:
         self.text = text
@@ -84,7 +84,7 @@ class SharedGroup:
         self.cursor = cursor
         self.holder = holder
         self.strategy = strategy
-        self.flush: Callable[[], None] = lambda: None
+        self._flush = tools.flush_settled
         self.active = strategy not in ALONE
         """This gateway may deliver."""
         self._tools = tools
@@ -133,14 +133,14 @@ class SharedGroup:
         self._returned = self._returned or self._asked > 0
         if self.strategy == "key":
             self._return(session)
-        self.flush()
+        self._flush()
         self.wake()
 
     def detach(self, session: Session) -> None:
         """The connection is gone: what its client held goes back, in order."""
         self.leave(session)
         self._return(session)
-        self.flush()
+        self._flush()
         self.wake()
 
     def _return(self, session: Session) -> None:
@@ -197,7 +197,7 @@ class SharedGroup:
         if returned or not self._members or not self.active:
             for delivery in result:
                 self._tools.settle(self.cursor, delivery.offset, Outcome.RELEASE)
-            self.flush()
+            self._flush()
             self._ready = True
         else:
             for delivery in result:

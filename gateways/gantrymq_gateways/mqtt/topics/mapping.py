@@ -34,18 +34,19 @@ ONE_EMPTY_LEVEL: Final = names.EMPTY
 
 
 class LongTopics:
-    """First levels whose native topic had to be shortened, and the way back. Filled from a table by the adapter."""
+    """First levels whose native topic had to be shortened, and the way back. Filled from a table by the adapter. `on_learned(native, first_level)` is
+    called for each that a client said."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_learned: Callable[[str, str], None] = lambda native, first_level: None) -> None:
         self.foreign: dict[str, str] = {}
         """Shortened native topic -> first level."""
-        self.on_learned: Callable[[str, str], None] = lambda native, first_level: None
+        self._on_learned = on_learned
 
     def note(self, first_level: str, native: str) -> None:
         """A client said `first_level`, which is `native` here: where that was shortened, keep the way back."""
         if native not in self.foreign and names.decode_escapes(native, "") != first_level:
             self.foreign[native] = first_level
-            self.on_learned(native, first_level)
+            self._on_learned(native, first_level)
 
 
 def to_native(topic: str) -> tuple[str, str]:

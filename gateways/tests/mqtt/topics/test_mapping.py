@@ -101,9 +101,8 @@ def test_other_names_with_a_dollar_are_ordinary(topic: str) -> None:
 
 
 def test_long_first_levels_come_back_through_the_table() -> None:
-    long = LongTopics()
     learned: list[tuple[str, str]] = []
-    long.on_learned = lambda native, first: learned.append((native, first))
+    long = LongTopics(lambda native, first: learned.append((native, first)))
     first = "x" * 200
     native, tag = to_native(first + "/t")
     assert len(native) <= 127
