@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from gantrymq.broker.lags import LagSweep
 from gantrymq.broker.queues.engine import OUTCOMES
 from gantrymq.broker.rocketmq import stats
-from gantrymq.metrics import SECONDS, Histogram, Metrics, head, labels_text
+from gantrymq.metrics import Histogram, Metrics, head, labels_text
 from gantrymq.model import names
 from gantrymq.remoting.server.clients.requests import language_name
 
@@ -45,14 +45,16 @@ def _count_of(counts: Mapping[str, int], why: str) -> int:
 class BrokerMetrics:
     """The numbers of one broker."""
 
-    def __init__(self, broker: Broker, doors: BrokerServer, metrics: Metrics, limits: tuple[int, int]) -> None:
+    def __init__(
+        self, broker: Broker, doors: BrokerServer, metrics: Metrics, limits: tuple[int, int], flush_seconds: Histogram
+    ) -> None:
         self._broker = broker
         self._doors = doors
         self._metrics = metrics
         self._topics_max, self._groups_max = limits
         config = broker.config
         self._node: Labels = [("cluster", config.cluster), ("node_type", NODE_TYPE), ("node_id", config.name)]
-        self.flush_seconds = Histogram(SECONDS)
+        self._flush_seconds = flush_seconds
         self._node_text = labels_text(self._node)
         self._topics_left_out = self._groups_left_out = self._lags_unknown = 0
         self._topic_texts: dict[str, str] = {}
@@ -130,7 +132,7 @@ class BrokerMetrics:
     def _histograms(self) -> None:
         counts, metrics = self._broker.stats, self._metrics
         self._broker.pending.times.show(metrics)
-        metrics.show("gantry_flush_seconds", "Time of each flush of the log", self.flush_seconds)
+        metrics.show("gantry_flush_seconds", "Time of each flush of the log", self._flush_seconds)
         metrics.show("gantry_pull_answer_messages", "Messages in an answer to a pull", counts.answer_messages)
         metrics.show("gantry_pull_answer_bytes", "Bytes of records in an answer to a pull", counts.answer_bytes)
         metrics.show(

@@ -16,7 +16,15 @@ from typing import Any, ClassVar, Final
 
 from gantrymq.auth.members.key import ClusterKey
 from gantrymq.broker.broker import Broker
-from gantrymq.broker.config import BrokerConfig, GatewayConfig, TimerConfig, TopicsConfig, TransactionsConfig
+from gantrymq.broker.config import (
+    BrokerConfig,
+    BrokerOptions,
+    GatewayConfig,
+    TimerConfig,
+    TopicsConfig,
+    TransactionsConfig,
+    untimed,
+)
 from gantrymq.broker.local import LocalBrokerPort
 from gantrymq.broker.retention.compaction import Compaction
 from gantrymq.broker.retention.lost import name_lost
@@ -32,7 +40,7 @@ from gantrymq.cluster.wire.server import GatewaySession
 from gantrymq.launch.authentication import open_at_broker
 from gantrymq.launch.health import Health
 from gantrymq.launch.recovery_progress import RecoveryProgress
-from gantrymq.metrics import Metrics
+from gantrymq.metrics import SECONDS, Histogram, Metrics
 from gantrymq.model.errors import GantryError
 from gantrymq.model.limits import MessageConfig
 from gantrymq.model.names import AUDIT_TOPIC
@@ -46,7 +54,7 @@ from gantrymq.store.checkpoints.snapshot_file import SnapshotFiles
 from gantrymq.store.cold import ColdReads
 from gantrymq.store.config import StoreConfig
 from gantrymq.store.files import OsFileSystem
-from gantrymq.store.flusher import Flusher
+from gantrymq.store.flusher import Flusher, FlushTimes
 from gantrymq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -97,8 +105,17 @@ class BrokerService:
         loop = asyncio.get_running_loop()
         store, whole = await self._load(context, store_config)
         snapshot_files = SnapshotFiles(store.files, context.data / "gantry" / "snapshots")
-        broker = self._open(context, store, whole, snapshot_files)
-        self._start_flusher(context, store_config, broker)
+        metrics = context.shared.get("metrics")
+        flush_seconds = Histogram(SECONDS)
+        times = FlushTimes(time.perf_counter, flush_seconds.observe) if metrics is not None else None
+        flusher = Flusher(
+            store, store_config.flush_interval_ms, loop.call_soon_threadsafe,
+            self._flushed, partial(self._store_failed, context), times,
+        )  # fmt: skip
+        broker = self._open(context, store, whole, snapshot_files, flusher)
+        sys.setswitchinterval(SWITCH_S)
+        flusher.start()
+        self._flusher = flusher
         self._worker = ThreadPoolExecutor(1, "gantry-background")
         background = Worker(self._worker, loop)
         snapshots = broker.snapshots
@@ -116,12 +133,13 @@ class BrokerService:
         broker.stats.start(context.wheel)
         key: ClusterKey | None = context.shared.get("cluster_key")
         doors = BrokerServer(broker, context, partial(GatewaySession, broker), context.shared.get("auth"), key)
-        metrics = context.shared.get("metrics")
         if metrics is not None:
             show_metrics(metrics, store, broker, retention, doors)
             if verification is not None:
                 verification.show(metrics)
-            self._show_numbers(context, metrics, doors)
+            limits = context.shared.get("metrics_config")
+            most = (limits.topics_max, limits.groups_max) if limits is not None else (0, 0)
+            BrokerMetrics(broker, doors, metrics, most, flush_seconds).register()
         if (authority := context.shared.get("auth")) is not None:
             broker.topics.get(AUDIT_TOPIC)  # which gateways write to, too
             await open_at_broker(authority, LocalBrokerPort(broker), context.data)
@@ -129,7 +147,9 @@ class BrokerService:
         vip = await listen_vip(context, context.asking(doors.accept), bound[1]) if config.vip_channel else []
         self._registrar = Registrar(broker, context, bound, key)
         doors.set_address(self._registrar.advertised)
-        doors.registers(self._registrar.when_known, list(context.nameservers), context.shared.get("listeners", {}))
+        doors.identity.registers(
+            self._registrar.when_known, list(context.nameservers), context.shared.get("listeners", {})
+        )
         await self._registrar.start()
         self._tell_health(context.shared.get("health"), self._registrar)
         context.shared["broker_port"] = LocalBrokerPort(broker)
@@ -148,26 +168,29 @@ class BrokerService:
         log.info("store: %s", report)
         return store, report.clean or report.whole
 
-    def _open(self, context: ServiceContext, store: MessageStore, whole: bool, snapshots: SnapshotFiles) -> Broker:
+    def _open(
+        self, context: ServiceContext, store: MessageStore, whole: bool, snapshots: SnapshotFiles, flusher: Flusher
+    ) -> Broker:
         """The broker with what it owed, another broker's work in the meantime taken over; the export of its configuration."""
         sections = context.sections
+        export = ConfigExport(store.files, context.data, context.clock)
+        now_s = time.perf_counter if "metrics" in context.shared else untimed
+        options = BrokerOptions(
+            sections["timer"], sections["transactions"], CHECKS, flusher.request, export.delays_changed, now_s
+        )
         broker = Broker(
             store, context.clock, context.turn, context.wheel, load_route_sets(),
-            context.config, sections["topics"], sections["gateway"], store.config.flush == "sync",
+            context.config, sections["topics"], sections["gateway"], store.config.flush == "sync", options,
         )  # fmt: skip
-        broker.transactions.config = sections["transactions"]
-        broker.delays.configure(sections["timer"])
         broker.keep_snapshots(snapshots)
-        broker.row_checks = CHECKS
-        export = ConfigExport(store.files, context.data, context.clock)
         ends = Ends(store.topics(), store.queues_of, store.max_offset)
 
         def take_over() -> Rows:
             rows = export.import_rows(broker.tables, ends)
-            broker.delays.others_levels = export.others_levels
-            if export.others_timers is not None:
-                path = context.data / "store"
-                broker.delays.others_timers = TimerTakeover(store.files, path, store, export.others_timers)
+            timers = export.others_timers
+            path = context.data / "store"
+            takeover = TimerTakeover(store.files, path, store, timers) if timers is not None else None
+            broker.delays.take_over(export.others_levels, takeover)
             return rows
 
         broker.open(not whole, take_over)
@@ -175,24 +198,12 @@ class BrokerService:
         loop = asyncio.get_running_loop()
         export.start(broker.tables, context.wheel, partial(loop.run_in_executor, None))
         export.keep_delays(broker.delays.floors)
-        broker.delays.on_settled = export.delays_changed
         self._export = export
         self._cold = ColdReads(store.files, loop.call_soon_threadsafe)
         store.read_without_waiting(self._cold)
         store.open_ahead()
         self.broker = broker
         return broker
-
-    def _show_numbers(self, context: ServiceContext, metrics: Metrics, doors: BrokerServer) -> None:
-        """Topics, groups, timings: timed from now on."""
-        config = context.shared.get("metrics_config")
-        assert self.broker is not None
-        assert self._flusher is not None
-        limits = (config.topics_max, config.groups_max) if config is not None else (0, 0)
-        numbers = BrokerMetrics(self.broker, doors, metrics, limits)
-        numbers.register()
-        self.broker.pending.times.now = self._flusher.now = time.perf_counter
-        self._flusher.on_timed = numbers.flush_seconds.observe
 
     def _tell_health(self, health: Health | None, registrar: Registrar) -> None:
         store = self._store
@@ -201,20 +212,14 @@ class BrokerService:
         health.alive_if("broker", lambda: store.failure.text if store.failure is not None else "")
         health.ready_if("broker", partial(registered, registrar))
 
-    def _start_flusher(self, context: ServiceContext, config: StoreConfig, broker: Broker) -> None:
-        post = asyncio.get_running_loop().call_soon_threadsafe
-        flusher = Flusher(broker.store, config.flush_interval_ms, post)
-        flusher.on_flushed = broker.gate.advance
+    def _flushed(self, position: int) -> None:
+        assert self.broker is not None
+        self.broker.gate.advance(position)
 
-        def on_failed(error: GantryError) -> None:
-            broker.store_failed(error)
-            context.spawn(_stop_process, error)
-
-        flusher.on_failed = on_failed
-        broker.request_flush = flusher.request
-        sys.setswitchinterval(SWITCH_S)
-        flusher.start()
-        self._flusher = flusher
+    def _store_failed(self, context: ServiceContext, error: GantryError) -> None:
+        assert self.broker is not None
+        self.broker.store_failed(error)
+        context.spawn(_stop_process, error)
 
     async def drain(self, deadline_s: float) -> None:
         """Leave the routes first: clients move on while we finish."""

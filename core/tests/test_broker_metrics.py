@@ -13,7 +13,7 @@ from gantrymq.broker import lags
 from gantrymq.broker.rocketmq.stats import TOPIC_PUT_NUMS, TOPIC_PUT_SIZE
 from gantrymq.broker.topics import TopicConfig
 from gantrymq.broker_metrics import BrokerMetrics
-from gantrymq.metrics import Metrics
+from gantrymq.metrics import SECONDS, Histogram, Metrics
 from gantrymq.model.message import Message
 from gantrymq.remoting.json_bodies import ConsumerData, Heartbeat, ProducerData, Subscription
 from gantrymq.remoting.server.clients.registry import Clients
@@ -33,7 +33,9 @@ class World:
             pulls=SimpleNamespace(waiting=0),
         )
         self.metrics = Metrics()
-        BrokerMetrics(self.node.broker, self.doors, self.metrics, (topics_max, groups_max)).register()
+        BrokerMetrics(
+            self.node.broker, self.doors, self.metrics, (topics_max, groups_max), Histogram(SECONDS)
+        ).register()
 
     def send(self, topic: str, count: int, queue: int = 0) -> None:
         broker = self.node.broker

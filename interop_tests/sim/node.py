@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from gantrymq.broker.broker import Broker
-from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig, TransactionsConfig
+from gantrymq.broker.config import BrokerConfig, BrokerOptions, GatewayConfig, TopicsConfig, TransactionsConfig
 from gantrymq.broker.topics import TopicConfig
 from gantrymq.cluster.wire.server import GatewaySession
 from gantrymq.net.turn import LoopTurn
@@ -123,11 +123,10 @@ class Node:
             TopicsConfig(),
             GatewayConfig(),
             self.sync,
+            BrokerOptions(transactions=TRANSACTIONS, request_flush=self._flush_soon),
         )
-        self.broker.transactions.config = TRANSACTIONS
         self.broker.keep_snapshots(SnapshotFiles(self.files, ROOT / "gantry" / "snapshots"))
         self.broker.open(not report.clean)
-        self.broker.request_flush = self._flush_soon
         self.doors = BrokerServer(
             self.broker,
             _Context(self.wheel, self.turn),  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig
+from gantrymq.broker.config import DEFAULTS, BrokerConfig, BrokerOptions, GatewayConfig, TopicsConfig
 from gantrymq.broker.consuming.acks import ACK_TOPIC
 from gantrymq.broker.consuming.cursors import Cursor, Cursors
 from gantrymq.broker.consuming.held import Held
@@ -113,6 +113,7 @@ class Broker:
         topics_config: TopicsConfig,
         gateway_config: GatewayConfig,
         sync_flush: bool,
+        options: BrokerOptions = DEFAULTS,
     ) -> None:
         self.store = store
         self.clock = clock
@@ -123,46 +124,44 @@ class Broker:
         self.gateway_config = gateway_config
         self.tables = Tables()
         self.tables.watch("light", partial(deletions.light_row, store))
-        self.topics = TopicTable(lambda name, row: self.put_rows([("topic", name, row)]), topics_config.auto_create_max)
+        topics: dict[str, Topic] = {}
+        self.router = Router(route_sets, topics)
+        self.topics = TopicTable(topics, self._put_topic, self.router.new_topic, topics_config, sync_flush)
         self.topic_budget = TopicBudget(topics_config.auto_create_max, clock.monotonic_ms)
-        self.topics.strict, self.topics.typed = sync_flush, topics_config.check_message_type
         self.topics.give(config.cluster, config.name)
-        self.router = Router(route_sets, self.topics.topics)
-        self.topics.on_new = self.router.new_topic
-        self.offsets = ConsumerOffsets()
-        self.row_checks: Mapping[str, RowCheck] = CHECKS
-        """Of tables whose rows a start puts aside if they cannot be read; set before `open`."""
+        self.row_checks: Mapping[str, RowCheck] = CHECKS if options.row_checks is None else options.row_checks
         self.deleting: Deleting = Deleting(self)
+        self.offsets = ConsumerOffsets(self.deleting.going, self.deleting.before_offset)
         self.leases = Leases()
         self.stats: BrokerStats = BrokerStats(clock, config.cluster)
         self.settings: Settings = Settings(self)
         self.gate = AckGate(always_open=not sync_flush)
-        self.cursors: Cursors = Cursors(store, self.append_ack, self._wait_cursor, self._wake_cursor, self._arm_append)
-        self.cursors.share, self.seats = SharedBodies(wheel).shared, Seats(self.cursors, turn, wheel)
-        self.delays, self.transactions = Delays(self), Transactions(self)
-        self.pops: Pops = Pops(self)
+        self.cursors: Cursors = Cursors(
+            store, self.append_ack, self._wait_cursor, self._wake_cursor, self._arm_append, SharedBodies(wheel).shared
+        )
         self.queues: QueueEngine = QueueEngine(self, route_sets, self.drop_light)
+        self.seats = Seats(self.cursors, turn, wheel, self.queues.deserted)
+        self.delays = Delays(self, options.timer, options.on_delays_settled)
+        self.transactions = Transactions(self, options.transactions)
+        self.pops: Pops = Pops(self)
         self.parts: list[Part] = [self.delays, self.transactions, self.pops, self.queues]
         redirect_half, enter_decided = self.transactions.redirect, self.transactions.enter
         self.redirects = {DELAYED: self.delays.redirect, HALF: redirect_half, DECIDED: enter_decided, RUN: self._run}
         """By `Message.kind`: rewrite the message for the system topic where it waits, or say why it is refused."""
-        self.request_flush: Callable[[], None] = lambda: None
-        """Synchronous flush: called once per turn that parked something (the flusher's group commit)."""
+        self.request_flush: Callable[[], None] = options.request_flush
         self._submitted, self._wide = Submitted(), WideRecords(store)
         self._whole = Whole(self, self.queues)
         self._internal: list[_Internal] = []
         self._refused = Refused(wheel, self._arm_append, self.cursors)
-        self._append_armed = False
-        self._deliver_armed = False
+        self._append_armed = self._deliver_armed = False
         self._light_waiters: dict[int, dict[object, Callable[[], None]]] = {}
         self._woken: dict[object, Callable[[], None]] = {}
         self._late: deque[Callable[[], None]] = deque()
         """Woken, and not served yet, behind these crowds: the waiters of one queue, more than a turn serves or can look at."""
         self._crowds: deque[dict[object, Callable[[], None]]] = deque()
         self._full_taps: list[Tap] = []
-        self.pending = Pending(wheel.now_ms)
-        self._background_armed = False
-        self._offsets_armed = False
+        self.pending = Pending(wheel.now_ms, options.now_s)
+        self._background_armed = self._offsets_armed = False
         self._next_light = self._next_tap = 1
         self._next_port = 0
         self.closed = False
@@ -172,6 +171,9 @@ class Broker:
         """Why messages are refused although the store would take them (disk watermark); empty: they are not."""
         self.kept_from: dict[tuple[str, int], int] = {}
         """First offset that readers see of a topic's queue, where its attribute `reserve.time` shortens what is kept."""
+
+    def _put_topic(self, name: str, row: bytes) -> None:
+        self.put_rows([("topic", name, row)])
 
     # Start and stop.
 

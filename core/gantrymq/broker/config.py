@@ -1,11 +1,13 @@
-"""Settings of the broker: sections `broker`, `topics` and `gateway` (section `store`: store/config.py)."""
+"""Settings of the broker: its sections (section `store`: store/config.py), and what the process gives it beside them."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
 
+from gantrymq.broker.row_checks import RowCheck
 from gantrymq.model.settings import setting
 from gantrymq.store.schedule import DELAY_LEVELS, delays_of
 
@@ -113,3 +115,31 @@ class TimerConfig:
             delays_of(self.delay_levels)
         except ValueError as error:
             raise ValueError(f"delay_levels = {error}") from None
+
+
+def nobody() -> None:
+    """Nobody is told."""
+
+
+def untimed() -> float:
+    """The clock of a broker whose batches are not timed."""
+    return 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerOptions:
+    """Settings of the broker's parts, what its tables may hold, whom it tells, and a clock for timings. Without them it stands alone."""
+
+    timer: TimerConfig = field(default_factory=TimerConfig)
+    transactions: TransactionsConfig = field(default_factory=TransactionsConfig)
+    row_checks: Mapping[str, RowCheck] | None = None
+    """Of tables whose rows a start puts aside if they cannot be read; None: of the broker's own."""
+    request_flush: Callable[[], None] = nobody
+    """Synchronous flush: called once per turn that parked something (the flusher's group commit)."""
+    on_delays_settled: Callable[[], None] = nobody
+    """Called when floors of the delays' cursors have moved (the export of delayOffset.json and timercheck)."""
+    now_s: Callable[[], float] = untimed
+    """Seconds of a clock that never goes back, by which batches are timed."""
+
+
+DEFAULTS: Final = BrokerOptions()

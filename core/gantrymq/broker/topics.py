@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from zlib import crc32
 
+from gantrymq.broker.config import TopicsConfig
 from gantrymq.broker.matches import RouteMatch
 from gantrymq.model import message_types, names
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -159,10 +160,18 @@ class Topic:
 
 
 class TopicTable:
-    """All topics of this broker. Changes go through `on_write(name, value)`, which makes them records of the log."""
+    """All topics of this broker, in `topics`. Changes go through `on_write(name, value)`, which makes them records of the log; `on_new(topic)` is
+    called for each topic object made (the router looks which routes concern it)."""
 
-    def __init__(self, on_write: Callable[[str, bytes], None], auto_create_max: int) -> None:
-        self.topics: dict[str, Topic] = {}
+    def __init__(
+        self,
+        topics: dict[str, Topic],
+        on_write: Callable[[str, bytes], None],
+        on_new: Callable[[Topic], None],
+        config: TopicsConfig,
+        strict: bool,
+    ) -> None:
+        self.topics = topics
         self._deleted: dict[str, TopicConfig] = {}
         self._waiting: dict[str, dict[int, dict[object, Callable[[], None]]]] = {}
         """`Topic.waiters` of deleted topics: cursors outlive their topic, and wait for one of its name."""
@@ -170,23 +179,33 @@ class TopicTable:
         self.given: dict[str, TopicConfig] = {}
         """Topics that every broker of RocketMQ has, by name: routed from the start, made when they are first used."""
         self._write = on_write
-        self._auto_create_max = auto_create_max
+        self._on_new = on_new
+        self._auto_create_max = config.auto_create_max
         self.auto_created = 0
         """Topics that came into being at their first use."""
-        self.strict = False
-        """Rule of topics that have none of their own; set before `load`."""
-        self.typed = False
-        """Messages are compared with the type of their topic; set before `load`."""
+        self.strict = strict
+        """Rule of topics that have none of their own."""
+        self.typed = config.check_message_type
+        """Messages are compared with the type of their topic."""
         self.version = 0
         """Counts changes since start; the registration with nameservers carries it."""
         self.changes: deque[str] = deque(maxlen=CHANGES_MAX)
         """Names of the topics that the last changes concerned."""
-        self.on_new: Callable[[Topic], None] = lambda topic: None
-        """Called for each topic object made (the router looks which routes concern it)."""
-        self.on_change: Callable[[], None] = lambda: None
-        """Called after each change that nameservers must learn."""
-        self.on_name: Callable[[str], None] = lambda name: None
-        """Called with the name of each topic that came, changed or went."""
+        self._watchers: list[Callable[[], None]] = []
+        self._name_watchers: list[Callable[[str], None]] = []
+
+    def watch(self, on_change: Callable[[], None]) -> None:
+        """Call `on_change` after each change that nameservers must learn, until `unwatch`."""
+        self._watchers.append(on_change)
+
+    def unwatch(self, on_change: Callable[[], None]) -> None:
+        """Ignored where it does not watch."""
+        if on_change in self._watchers:
+            self._watchers.remove(on_change)
+
+    def watch_names(self, on_name: Callable[[str], None]) -> None:
+        """Call `on_name` with the name of each topic that came, changed or went."""
+        self._name_watchers.append(on_name)
 
     def load(self, values: dict[str, bytes]) -> None:
         """Take over the table as replayed from the log."""
@@ -350,17 +369,22 @@ class TopicTable:
         del self._deleted[name]
         return True
 
+    def _tell_watchers(self) -> None:
+        for on_change in self._watchers:
+            on_change()
+
     def _changed(self, name: str) -> None:
         self.version += 1
         self.changes.append(name)
-        self.on_name(name)
-        self.on_change()
+        for on_name in self._name_watchers:
+            on_name(name)
+        self._tell_watchers()
 
     def all_changed(self) -> None:
         """Nameservers must learn everything anew."""
         self.version += 1
         self.changes.clear()
-        self.on_change()
+        self._tell_watchers()
 
     def set_strict(self, strict: bool) -> None:
         """Change the rule of topics that have none of their own."""
@@ -399,5 +423,5 @@ class TopicTable:
         topic.takes = self._takes(config)
         topic.waiters = self._waiting.pop(config.name, topic.waiters)
         self.topics[config.name] = topic
-        self.on_new(topic)
+        self._on_new(topic)
         return topic

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from threading import Event, Lock, Thread
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gantrymq.model.errors import GantryError
 
@@ -26,11 +26,25 @@ CALLS_PER_FLUSH: Final = 16
 log = logging.getLogger(__name__)
 
 
+class FlushTimes(NamedTuple):
+    """`now()`: seconds of a clock that never goes back; `observe(seconds)` is called in the thread with the time that each flush took."""
+
+    now: Callable[[], float]
+    observe: Callable[[float], None]
+
+
 class Flusher:
-    """One per store. `post(callback, value)` runs `callback(value)` on the loop (loop.call_soon_threadsafe)."""
+    """One per store. `post(callback, value)` runs `callback(value)` on the loop (loop.call_soon_threadsafe): `on_flushed(position)` once per flush
+    that moved the flushed position, `on_failed(error)` once when a thread has ended by it."""
 
     def __init__(
-        self, store: MessageStore, interval_ms: int, post: Callable[[Callable[[Any], None], Any], object]
+        self,
+        store: MessageStore,
+        interval_ms: int,
+        post: Callable[[Callable[[Any], None], Any], object],
+        on_flushed: Callable[[int], None] = lambda position: None,
+        on_failed: Callable[[GantryError], None] = lambda error: None,
+        times: FlushTimes | None = None,
     ) -> None:
         self._store = store
         self._interval_s = interval_ms / 1000
@@ -41,19 +55,13 @@ class Flusher:
         self._posted = store.flushed_position
         self._tell = Lock()
         self._told = False
-        self._ahead = Event()
+        self._ahead = store.ahead
         self._threads: list[Thread] = []
-        self.now: Callable[[], float] = lambda: 0.0
-        """Seconds of a clock that never goes back, for `on_timed`."""
-        self.on_timed: Callable[[float], None] = lambda seconds: None
-        """Called in the thread with the time that each flush took."""
-        self.on_flushed: Callable[[int], None] = lambda position: None
-        """Called on the loop with the new flushed position, once per flush that moved it."""
-        self.on_failed: Callable[[GantryError], None] = lambda error: None
-        """Called on the loop once; the thread has ended."""
+        self._on_flushed = on_flushed
+        self._on_failed = on_failed
+        self._times = times
 
     def start(self) -> None:
-        self._store.wake_ahead = self._ahead.set
         for target, wake, name in (
             (self.step, self._wake, "gantry-flush"),
             (self._store.work_ahead, self._ahead, "gantry-ahead"),
@@ -92,7 +100,7 @@ class Flusher:
         with self._tell:
             if not self._told:
                 self._told = True
-                self._post(self.on_failed, error)
+                self._post(self._on_failed, error)
 
     def step(self) -> None:
         """One round: flush, checkpoint. Raises what `MessageStore.flush` raises."""
@@ -103,12 +111,14 @@ class Flusher:
 
     def _flush(self) -> None:
         # Compared with what was posted, not with the store's own position: a checkpoint flushes the log as well.
-        begun = self.now()
+        times = self._times
+        begun = times.now() if times is not None else 0.0
         position = self._store.flush()
         if position > self._posted:
             self._posted = position
-            self.on_timed(self.now() - begun)
-            self._post(self.on_flushed, position)
+            if times is not None:
+                times.observe(times.now() - begun)
+            self._post(self._on_flushed, position)
 
     def _flush_if_asked(self) -> None:
         self._passed += 1

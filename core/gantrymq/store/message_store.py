@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from os.path import dirname
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -95,8 +95,7 @@ class MessageStore(StoreReader, DerivedFiles):
         self.compacted = CompactedQueues(files, self._own / "compaction")
         self.damage = DamageList(files, self._own / "damage", clock.now_ms)
         self._checked = CheckedReads(self._log, self._bytes_at, lambda: self._appender.position, self.damage)
-        self.segments = Segments(self._log, self._queue_files, self._queues, self._index)
-        self.segments.note_begin = self._note_begin
+        self.segments = Segments(self._log, self._queue_files, self._queues, self._index, self._note_begin)
         self._failure: GantryError | None = None
         self._guard = -1
         self._flush_lock = Lock()
@@ -107,8 +106,8 @@ class MessageStore(StoreReader, DerivedFiles):
         self._body_max = config.body_bytes_max
         self._reserved = 0
         self._wake_at = 0
-        self.wake_ahead: Callable[[], None] = lambda: None
-        """Called on the loop when `work_ahead` should run soon (the flusher's second thread)."""
+        self.ahead = Event()
+        """Set on the loop when `work_ahead` should run soon (the flusher's second thread)."""
 
     # --- positions
 
@@ -454,7 +453,7 @@ class MessageStore(StoreReader, DerivedFiles):
             raise self._write_failed(error, start) from error
         if end >= self._wake_at:
             self._wake_at = end + WAKE_STEP
-            self.wake_ahead()
+            self.ahead.set()
         if self._units_since < 0:
             self._units_since = self._clock.monotonic_ms()
         self._units_in_log = self._units_in_log + len(batch) + self._appender.more

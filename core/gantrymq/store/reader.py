@@ -107,7 +107,7 @@ class StoreReader:
 
     def on_units_written(self, counted: Callable[[ConsumeQueue, int, int], None]) -> None:
         """From now on `counted(queue, records, bytes of them)` is called when a queue's units are written, at most a second late."""
-        self._queues.on_written = counted
+        self._queues.when_written(counted)
 
     def queues_of(self, topic: str) -> list[int]:
         """Queue ids of a topic that ever had a record, ascending."""

@@ -9,7 +9,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from gantrymq.broker.broker import Broker
-from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig
+from gantrymq.broker.config import BrokerConfig, BrokerOptions, GatewayConfig, TopicsConfig
 from gantrymq.broker.local import LocalBrokerPort
 from gantrymq.broker.retention.retention import Retention
 from gantrymq.model import properties as props
@@ -39,6 +39,8 @@ def now(work: Callable[[], None], done: Callable[[OSError | None], None]) -> Non
 class KeepingNode(Node):
     """`clock` goes on from one life to the next."""
 
+    options = BrokerOptions()
+
     def __init__(
         self, files: Any, clock: ManualClock | None = None, config: StoreConfig = KEEP, root: Path = ROOT
     ) -> None:
@@ -50,7 +52,7 @@ class KeepingNode(Node):
         self.report = self.store.load()
         self.broker = Broker(
             self.store, self.clock, self.turn, self.wheel, {"prefix": PrefixRoutes()},
-            BrokerConfig(), TopicsConfig(), GatewayConfig(), False,
+            BrokerConfig(), TopicsConfig(), GatewayConfig(), False, self.options,
         )  # fmt: skip
         self.prepare()
         self.broker.open()

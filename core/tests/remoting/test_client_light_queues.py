@@ -136,9 +136,7 @@ def test_start_rebuilds_the_same_queues(tmp_path: Path, clean: bool) -> None:
 
 
 def test_beside_light_queues_of_our_own(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    bench.broker.router.__init__({"prefix": PrefixRoutes()}, bench.broker.topics.topics)  # type: ignore[misc]
-    bench.broker.topics.on_new = bench.broker.router.new_topic
+    bench = Bench(tmp_path, routes={"prefix": PrefixRoutes()})
     link = bench.connect()
     send(link)
     lights: list[int] = []

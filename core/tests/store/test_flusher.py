@@ -28,13 +28,12 @@ def test_requests_end_in_one_post_per_flush(bench: Bench) -> None:
     store = bench.open()
     seen: list[int] = []
     arrived = Event()
-    flusher = Flusher(store, 60_000, post_now)
 
     def on_flushed(position: int) -> None:
         seen.append(position)
         arrived.set()
 
-    flusher.on_flushed = on_flushed
+    flusher = Flusher(store, 60_000, post_now, on_flushed)
     end = store.append([Message("T", b"", queue_id=0)], [()])
     flusher.start()
     for _ in range(5):
@@ -51,13 +50,12 @@ def test_an_io_error_is_posted_once_and_ends_the_thread(bench: Bench) -> None:
     bench.files.fault = lambda name, path: OSError(errno.EIO, "I/O error") if name == "datasync" else None
     failed: list[ErrorCode] = []
     ended = Event()
-    flusher = Flusher(store, 60_000, post_now)
 
     def on_failed(error: Any) -> None:
         failed.append(error.code)
         ended.set()
 
-    flusher.on_failed = on_failed
+    flusher = Flusher(store, 60_000, post_now, on_failed=on_failed)
     flusher.start()
     flusher.request()
     assert ended.wait(30)
@@ -73,8 +71,7 @@ def test_checkpoint_gives_way_to_a_flush(bench: Bench) -> None:
     while store.run_background(1000):
         pass
     flushed: list[int] = []
-    flusher = Flusher(store, 60_000, post_now)
-    flusher.on_flushed = flushed.append
+    flusher = Flusher(store, 60_000, post_now, flushed.append)
     original = bench.files.datasync
 
     def datasync(handle: int) -> None:
@@ -150,6 +147,7 @@ def test_whole_store_on_the_real_file_system(tmp_path: Path, bench: Bench) -> No
 def test_what_a_checkpoint_flushed_is_posted_too() -> None:
     class Store:
         flushed_position = 0
+        ahead = Event()
 
         def flush(self) -> int:
             return self.flushed_position

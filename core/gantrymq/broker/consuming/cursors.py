@@ -126,7 +126,8 @@ def parse_queue(queue: str) -> tuple[int, str, int]:
 
 class Cursors:
     """`append_now(body)` writes an acknowledgement record at once; `wait(cursor)` calls `fire` at the queue's next entry;
-    `wake(cursor, port)` calls that port's watcher at the end of the turn; `on_dirty()` asks for `take_bodies` in the next append phase."""
+    `wake(cursor, port)` calls that port's watcher at the end of the turn; `on_dirty()` asks for `take_bodies` in the next append phase;
+    `share`: see `SharedBodies.shared`."""
 
     def __init__(
         self,
@@ -135,12 +136,14 @@ class Cursors:
         wait: Callable[[Cursor], None],
         wake: Callable[[Cursor, int], None],
         on_dirty: Callable[[], None],
+        share: Callable[[int, bytes], bytes],
     ) -> None:
         self._reader = reader
         self._append_now = append_now
         self._wait = wait
         self._wake = wake
         self._on_dirty = on_dirty
+        self.share = share
         self.by_id: dict[int, Cursor] = {}
         self.moved = MovedPlaces()
         self._by_key: dict[tuple[str, str], Cursor] = {}
@@ -168,12 +171,6 @@ class Cursors:
         self._waiting: dict[DamageKey, dict[tuple[int, int], None]] = {}
         """The same by damage: cursor and offset."""
         self.quarantined_count = 0
-        self.share: Callable[[int, bytes], bytes] = lambda position, body: body
-        """See `SharedBodies.shared`."""
-        self.on_kept: Callable[[Cursor], None] = lambda cursor: None
-        """Called when `fire` left watchers of a lower rank armed."""
-        self.on_deserted: Callable[[Cursor], None] = lambda cursor: None
-        """Called when the last consumer is gone, with its port."""
         self.on_deleted: list[Callable[[Cursor], None]] = []
         """Called for each cursor that is forgotten."""
 
@@ -674,7 +671,7 @@ class Cursors:
                 self._wake(cursor, port)
             if armed:
                 self._wait(cursor)
-                self.on_kept(cursor)
+                seats.serve_the_rest(cursor)
             return
         while armed:
             self._wake(cursor, armed.pop())

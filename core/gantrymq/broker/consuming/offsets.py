@@ -32,11 +32,18 @@ RESETS_MAX = 100_000
 PLACES_MAX = 1_000_000
 """(topic, group) pairs: 10,000 topics read by 100 groups each. A client that invents group names must not fill the memory."""
 
+NO_DELETIONS: Mapping[tuple[str, str], object] = {}
+
 
 class ConsumerOffsets:
-    """Offsets by topic, group and queue, and the topics of each group."""
+    """Offsets by topic, group and queue, and the topics of each group. `deleting`: deletions under way (broker/deletion/deleting.py): what is
+    still here of their topics and groups is not seen any more, and `before_change(topic, group)` is told of each change meanwhile."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        deleting: Mapping[tuple[str, str], object] = NO_DELETIONS,
+        before_change: Callable[[str, str], None] = lambda topic, group: None,
+    ) -> None:
         self._of_topic: dict[str, dict[str, dict[int, int]]] = {}
         self._topics_of: dict[str, set[str]] = {}
         self._count = 0
@@ -54,10 +61,8 @@ class ConsumerOffsets:
         """Rows that were put aside, by key, until they are replaced."""
         self._reset_keys: set[str] = set()
         """Keys that have a row."""
-        self.deleting: Mapping[tuple[str, str], object] = {}
-        """Deletions under way (broker/deletion/deleting.py): what is still here of their topics and groups is not seen any more..."""
-        self.before_change: Callable[[str, str], None] = lambda topic, group: None
-        """...and who is told of each change meanwhile."""
+        self.deleting = deleting
+        self.before_change = before_change
 
     def __len__(self) -> int:
         """(topic, group) pairs."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Protocol
 
 from gantrymq.model.message import Message
 
@@ -45,6 +45,8 @@ class Seated(Protocol):
 
     ranks: dict[int, int]
     """Of ports whose consumers do not have rank 0."""
+    serve_the_rest: Callable[[Any], None]
+    """Called with the cursor when ports of a higher rank were woken, and others wait."""
 
     def count(self) -> int:
         """Consumers of all ports."""

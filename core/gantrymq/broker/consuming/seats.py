@@ -39,9 +39,10 @@ class _Seat:
 class SeatTable:
     """The seats of one cursor, oldest first, and its ports' ranks."""
 
-    __slots__ = ("active", "ranks", "rows")
+    __slots__ = ("active", "ranks", "rows", "serve_the_rest")
 
-    def __init__(self) -> None:
+    def __init__(self, serve_the_rest: Callable[[Cursor], None]) -> None:
+        self.serve_the_rest = serve_the_rest
         self.rows: dict[int, _Seat] = {}
         self.active = 0
         """The seat that has the turn, of a queue that serves one at a time."""
@@ -65,10 +66,11 @@ def _table(cursor: Cursor) -> SeatTable | None:
 
 
 class Seats:
-    """See the module."""
+    """See the module. `on_deserted(cursor)` is called when the last consumer is gone, with its port."""
 
-    def __init__(self, cursors: Cursors, turn: Turn, wheel: Wheel) -> None:
+    def __init__(self, cursors: Cursors, turn: Turn, wheel: Wheel, on_deserted: Callable[[Cursor], None]) -> None:
         self._cursors = cursors
+        self._on_deserted = on_deserted
         self._turn = turn
         self._wheel = wheel
         self._of_port: dict[int, dict[int, Cursor]] = {}
@@ -78,7 +80,6 @@ class Seats:
         self._last = 0
         self.count = 0
         cursors.on_deleted.append(self._deleted)
-        cursors.on_kept = self._serve_the_rest
 
     def take(self, cursor: Cursor, port: int, terms: Terms, on_turn: OnTurn) -> tuple[int, bool]:
         """A consumer comes: its seat, and whether it has the turn. Raises LEASE_HELD where it or another wants to be alone, LIMIT_REACHED."""
@@ -91,7 +92,7 @@ class Seats:
         if self.count >= SEATS_MAX:
             raise GantryError(ErrorCode.LIMIT_REACHED, f"{SEATS_MAX} consumers exist")
         if table is None:
-            table = cursor.seats = SeatTable()
+            table = cursor.seats = SeatTable(self._serve_the_rest)
         self._last += 1
         self.count += 1
         table.rows[self._last] = _Seat(self._last, port, terms, on_turn)
@@ -116,7 +117,7 @@ class Seats:
     def rank(self, cursor: Cursor, port: int, rank: int) -> None:
         """What the port's consumers with credit have now: it is woken before those of a lower one."""
         if cursor.seats is None:
-            cursor.seats = SeatTable()
+            cursor.seats = SeatTable(self._serve_the_rest)
         if rank:
             cursor.seats.ranks[port] = rank
             self._ranked.setdefault(port, {})[cursor.id] = cursor
@@ -141,7 +142,7 @@ class Seats:
                 is_last = not table.rows
                 self._pass_on(cursor, table)
                 if is_last:
-                    self._cursors.on_deserted(cursor)
+                    self._on_deserted(cursor)
 
     def _forget(self, table: SeatTable, seat: _Seat) -> None:
         del table.rows[seat.number]

@@ -67,6 +67,11 @@ class AckWindow:
             self._extra = self._weighed()
         return self._extra
 
+    def weigh_by(self, weigh: Callable[[int], int] | None) -> None:
+        """From now on `extra_bytes` is counted by it."""
+        self.weigh = weigh
+        self._extra = None
+
     def weigh_again(self) -> None:
         """The bytes of some entries are known now, or others than before."""
         self._extra = None

@@ -62,35 +62,27 @@ def _out_ms(at_ms: int) -> int:
 class Delays:
     """See the module. A `parts.Part`."""
 
-    def __init__(self, broker: Context) -> None:
+    def __init__(self, broker: Context, config: TimerConfig, on_settled: Callable[[], None]) -> None:
         self._broker = broker
-        self.config = TimerConfig()
-        self.on_settled: Callable[[], None] = lambda: None
-        """Called when floors of the cursors have moved (the export of delayOffset.json and timercheck)."""
-        self.others_levels: dict[int, int] | None = None
-        """Another broker's delayOffset.json, where it went on meanwhile."""
-        self.others_timers: Callable[[Timers], None] | None = None
-        """The same for the timers: sets their cursor."""
+        self._others_levels: dict[int, int] | None = None
+        self._others_timers: Callable[[Timers], None] | None = None
         self.damaged = Counter()
         """Records that were left out because they could not be read."""
-        self.levels = Levels(broker, self._settled, self.damaged)
-        self.timers = Timers(broker, self._settled, self.damaged)
-
-    def _settled(self) -> None:
-        self.on_settled()
-
-    def configure(self, config: TimerConfig) -> None:
-        """Before `open`."""
         self.config = config
-        self.levels.delays_ms = delays_of(config.delay_levels)
+        self.levels = Levels(broker, delays_of(config.delay_levels), on_settled, self.damaged)
+        self.timers = Timers(broker, on_settled, self.damaged)
+
+    def take_over(self, levels: dict[int, int] | None, timers: Callable[[Timers], None] | None) -> None:
+        """Before `open`: another broker's delayOffset.json, where it went on meanwhile, and for the timers what sets their cursor."""
+        self._others_levels, self._others_timers = levels, timers
 
     def open(self) -> None:
         """See `parts.Part`."""
-        if self.others_levels is not None:
-            self.levels.restart_at(self.others_levels)
-        if self.others_timers is not None:
-            self.others_timers(self.timers)
-        if self.others_levels is not None or self.others_timers is not None:
+        if self._others_levels is not None:
+            self.levels.restart_at(self._others_levels)
+        if self._others_timers is not None:
+            self._others_timers(self.timers)
+        if self._others_levels is not None or self._others_timers is not None:
             self._broker.write_acks()
             self._broker.store.flush()
         self.levels.open()

@@ -31,7 +31,7 @@ from gantrymq.model.message import Message
 from gantrymq.model.names import SCHEDULE_TOPIC
 from gantrymq.store.cold import Cold
 from gantrymq.store.queues.consume_queue import HOLE, HOLE_SIZE
-from gantrymq.store.schedule import CODE_MIN, DELAYS_MS, schedule_code
+from gantrymq.store.schedule import CODE_MIN, schedule_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -125,11 +125,13 @@ class Level:
 class Levels:
     """All levels. `on_settled()` is called when a level has moved on; `damaged` counts records that were given up."""
 
-    def __init__(self, broker: Context, on_settled: Callable[[], None], damaged: Counter) -> None:
+    def __init__(
+        self, broker: Context, delays_ms: tuple[int, ...], on_settled: Callable[[], None], damaged: Counter
+    ) -> None:
         self._broker = broker
         self._on_settled = on_settled
         self._damaged = damaged
-        self.delays_ms = DELAYS_MS
+        self.delays_ms = delays_ms
         self.by_number: dict[int, Level] = {}
 
     def open(self) -> None:

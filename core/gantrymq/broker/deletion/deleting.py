@@ -30,7 +30,6 @@ class Deleting:
         """By table (`topic` or `group`) and name, the rows that are still to be written."""
         self.going: dict[tuple[str, str], tuple[str, str]] = {}
         """Table and name of all that goes, a topic's retry topics as well, to the key of its job."""
-        broker.offsets.deleting, broker.offsets.before_change = self.going, self.before_offset
         self._armed = False
         self._writing = False
 

@@ -50,14 +50,14 @@ IN_MEMORY_BYTES: Final = 1 << 30
 
 
 class Pops:
-    """See the module. `on_ready(place)`: entries came back, or an ordered queue is free again."""
+    """See the module."""
 
     def __init__(self, broker: Context) -> None:
         self._broker = broker
         self._cursors = broker.cursors
         self._store = broker.store
         self.leases = Leases(broker.wheel, self._expired, self._pass_over)
-        self.on_ready: Callable[[Place], None] = lambda place: None
+        self._watchers: list[Callable[[Place], None]] = []
         self._places: dict[tuple[str, str], dict[int, Place]] = {}
         """By (group, topic) and queue id; filled on use."""
         self._back: dict[Place, list[int]] = {}
@@ -70,6 +70,14 @@ class Pops:
         self._cursors.on_deleted.append(self._deleted)
         self._dead = DeadLetters(broker, self.lease_dead, self.acknowledge)
         self._revive = Revive(broker)
+
+    def watch(self, on_ready: Callable[[Place], None]) -> None:
+        """Call `on_ready` with each place where entries came back, or whose ordered queue is free again."""
+        self._watchers.append(on_ready)
+
+    def _ready(self, place: Place) -> None:
+        for on_ready in self._watchers:
+            on_ready(place)
 
     def open(self) -> None:
         """See `parts.Part`. The cursors are as the log has them; committed offsets may be half a second behind their floors."""
@@ -200,7 +208,7 @@ class Pops:
             self._forget(place)
         self._broker.commit_offset(group, topic, queue_id, offset)
         if place is not None:
-            self.on_ready(self.place(group, topic, queue_id, True))
+            self._ready(self.place(group, topic, queue_id, True))
 
     def _forget(self, place: Place) -> None:
         self._cursors.delete(place.cursor)
@@ -347,7 +355,7 @@ class Pops:
         self._cursors.settle_run(cursor, done)
         self._commit(place)
         if place.ordered and not inflight:
-            self.on_ready(place)
+            self._ready(place)
         return len(done)
 
     def acknowledge_one(self, place: Place, offset: int, pop_ms: int) -> bool:
@@ -362,7 +370,7 @@ class Pops:
         self._cursors.settle_one(place.cursor, offset)
         self._commit(place)
         if place.ordered and not inflight:
-            self.on_ready(place)
+            self._ready(place)
         return True
 
     def change(self, place: Place, offset: int, pop_ms: int, invisible_ms: int) -> int:
@@ -383,7 +391,7 @@ class Pops:
         if lease is not None and invisible_ms <= 0:
             self._pop_ms_min = max(self._pop_ms_min, pop_ms + 1)
             self._return(place, [offset])
-            self.on_ready(place)
+            self._ready(place)
             return now_ms
         due_ms = self._broker.wheel.now_ms() + min(max(invisible_ms, 0), INVISIBLE_MS_MAX)
         window.inflight[offset] = self.leases.add(place, (offset,), now_ms, due_ms).id
@@ -400,7 +408,7 @@ class Pops:
             if offsets and self._cursors.by_id.get(place.cursor.id) is place.cursor:
                 offsets.sort()
                 self._return(place, offsets)
-                self.on_ready(place)
+                self._ready(place)
 
     def _return(self, place: Place, offsets: list[int]) -> None:
         """Offsets in flight, ascending, come back; those that were delivered too often go to the dead letters."""

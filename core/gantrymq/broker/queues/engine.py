@@ -101,7 +101,6 @@ class QueueEngine:
         """As Part.open."""
         broker = self._broker
         broker.cursors.on_deleted.append(self._deleted)
-        broker.cursors.on_deserted = self.deserted
         gone: Rows = []
         for key, row in broker.tables.rows(TABLE).items():
             cursor = broker.cursors.by_id.get(int(key))

@@ -74,8 +74,7 @@ class ManagedQueue:
         self.scan_end = end
         """Entries from `scan_at` to here were there before the start: their own expiries are still to be read."""
         self.sizes = BodyBytes(self.place, end) if policy.max_bytes is not None else None
-        cursor.window.weigh = self._size_of if self.sizes is not None else None
-        cursor.window.weigh_again()
+        cursor.window.weigh_by(self._size_of if self.sizes is not None else None)
         self.keys: UniqueKeys | None = None
         """Where the policy wants each key once."""
         self.coming = 0

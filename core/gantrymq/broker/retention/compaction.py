@@ -89,7 +89,7 @@ class Compaction:
         self._needed_from = 0
         self.runs = 0
         """Since the start."""
-        store.segments.needed_from = self.needed_from
+        store.segments.keep_from(self.needed_from)
 
     # --- what is to be done
 

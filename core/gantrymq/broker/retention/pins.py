@@ -34,7 +34,8 @@ FAMILY: Final = "gantry_pinned_bytes"
 
 
 class Pins:
-    """`append_now` writes an acknowledgement record; `trim(light, offset)` gives back the space of a light queue's entries below."""
+    """`append_now` writes an acknowledgement record; `trim(light, offset)` gives back the space of a light queue's entries below;
+    `name_of(queue)`: what people call it."""
 
     def __init__(
         self,
@@ -44,6 +45,7 @@ class Pins:
         session_bytes_max: int,
         session_messages_max: int = 0,
         session_messages_full: str = "drop_oldest",
+        name_of: Callable[[str], str] = str,
     ) -> None:
         self._cursors = cursors
         self._trim = trim
@@ -53,8 +55,7 @@ class Pins:
         self._session_messages_full = session_messages_full
         self._sums: dict[int, tuple[int, int, int]] = {}
         """Cursor to (from, to, bytes) of its entries."""
-        self.name_of: Callable[[str], str] = lambda queue: queue
-        """What people call a queue."""
+        self._name_of = name_of
         self.top: list[tuple[int, str, str]] = []
         """(bytes, queue, group), most first."""
         self.dropped = 0
@@ -88,7 +89,7 @@ class Pins:
                 self._limit_number(cursor)
         for cursor_id in [cursor_id for cursor_id in self._sums if cursor_id not in self._cursors.by_id]:
             del self._sums[cursor_id]
-        self.top = [(pinned, self.name_of(queue), group) for pinned, queue, group in sorted(top, reverse=True)]
+        self.top = [(pinned, self._name_of(queue), group) for pinned, queue, group in sorted(top, reverse=True)]
 
     def _limit_number(self, cursor: Cursor) -> None:
         """What is with the client stays, and counts."""

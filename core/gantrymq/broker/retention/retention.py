@@ -83,8 +83,8 @@ class Retention:
             broker.config.session_bytes_max,
             broker.config.session_messages_max,
             broker.config.session_messages_full,
+            broker.queues.name_of,
         )
-        self.pins.name_of = broker.queues.name_of
         self._pins_at = 0
         self.metrics: Metrics | None = None
         """Where to show what queues pin."""

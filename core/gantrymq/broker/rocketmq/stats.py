@@ -126,7 +126,7 @@ class BrokerStats:
     # Counting.
 
     def stored(self, queue: ConsumeQueue, count: int, size: int) -> None:
-        """Units of so many records were written for a topic's queue (QueueTable.on_written)."""
+        """Units of so many records were written for a topic's queue (QueueTable.when_written)."""
         pair = self._of_queue.get(queue)
         if pair is None:
             if queue in self._of_queue:

@@ -84,10 +84,9 @@ def _refusal(result: object) -> GantryError | None:
 class Transactions:
     """See the module. `redirect`, `enter`, `records` and `stored` are the append turn's; `end` is the doors'."""
 
-    def __init__(self, broker: Context) -> None:
+    def __init__(self, broker: Context, config: TransactionsConfig) -> None:
         self._broker = broker
-        self.config = TransactionsConfig()
-        """Set before `open`."""
+        self.config = config
         self.table: dict[int, Half] = {}
         """Undecided ones by their offset in the half topic: all below `covered`, and none from there on."""
         self.covered = 0

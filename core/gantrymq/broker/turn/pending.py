@@ -23,7 +23,7 @@ class Pending:
 
     __slots__ = ("_now_ms", "bytes", "lasted_ms", "moved_ms", "refused", "times")
 
-    def __init__(self, now_ms: Callable[[], int]) -> None:
+    def __init__(self, now_ms: Callable[[], int], now_s: Callable[[], float]) -> None:
         self._now_ms = now_ms
         self.bytes = 0
         """Records, whole, that wait, and `ENTRY_BYTES` for each of their queue entries."""
@@ -33,7 +33,7 @@ class Pending:
         """How long it took the disk to move the last time: about as long as a flush."""
         self.refused = 0
         """Messages answered BUSY."""
-        self.times = Timings()
+        self.times = Timings(now_s)
 
     def refuses(self, count: int, config: BrokerConfig, now_ms: int) -> bool:
         """Whether `count` more messages are too many; asked only while something waits. What comes while nothing waits is taken, and finds out

@@ -12,18 +12,13 @@ if TYPE_CHECKING:
     from gantrymq.metrics import Metrics
 
 
-def stopped() -> float:
-    """A clock that nobody set."""
-    return 0.0
-
-
 class Timings:
-    """One broker's. `now`: seconds of a clock that never goes back; until it is set nothing is timed."""
+    """One broker's. `now`: seconds of a clock that never goes back."""
 
     __slots__ = ("batch_messages", "begun", "now", "send_seconds")
 
-    def __init__(self) -> None:
-        self.now: Callable[[], float] = stopped
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.now = now
         self.begun = 0.0
         """When the first batch of this turn was submitted."""
         self.send_seconds = Histogram(SECONDS)

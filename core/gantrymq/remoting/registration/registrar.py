@@ -158,7 +158,7 @@ class Registrar:
 
     async def start(self) -> None:
         """Register with every nameserver; returns when all know us, or after `FIRST_TRY_S`."""
-        self._broker.topics.on_change = self.topics_changed
+        self._broker.topics.watch(self.topics_changed)
         self._follow()
         self._tasks.append(asyncio.create_task(self._keep_following()))
         if self.links:
@@ -325,7 +325,7 @@ class Registrar:
     async def stop(self, deadline_s: float) -> None:
         """Leave the routes; a nameserver that does not answer within the deadline finds out by the closed
         connection."""
-        self._broker.topics.on_change = lambda: None
+        self._broker.topics.unwatch(self.topics_changed)
         for number in list(self._waiting):
             self._release(number)
         tasks = [*self._tasks, *self._keeping.values()]

@@ -196,14 +196,6 @@ class BrokerServer:
         self.sends.unique = UniqueKeys(self.broker.clock, host)
         self.responses.set_host(host)
 
-    def registers(
-        self, when_known: Callable[[Callable[[], None]], None], nameservers: list[str], listeners: dict[str, list[Any]]
-    ) -> None:
-        """The broker makes itself known to nameservers; see `Identity`."""
-        self.identity.when_known = when_known
-        self.identity.nameservers = nameservers
-        self.identity.listeners = listeners
-
     def _in_order(self, group: str) -> bool:
         """Some client of the group holds a queue: it consumes in order."""
         return self.locks.any_held(group, self.wheel.now_ms())

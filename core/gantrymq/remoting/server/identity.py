@@ -19,3 +19,11 @@ class Identity:
         """Open ports of this process by service: how many connections each has."""
         self.when_known: Callable[[Callable[[], None]], None] = lambda done: done()
         """Calls back when the nameservers have the topics as they are now (Registrar)."""
+
+    def registers(
+        self, when_known: Callable[[Callable[[], None]], None], nameservers: list[str], listeners: dict[str, list[Any]]
+    ) -> None:
+        """The broker makes itself known to nameservers."""
+        self.when_known = when_known
+        self.nameservers = nameservers
+        self.listeners = listeners

@@ -48,8 +48,11 @@ class QueueTable:
         """...whose turn it is: those that get units meanwhile do not keep them waiting."""
         self.cut_at = -1
         """During a replay: units of this physical offset or above are removed from a queue that is opened."""
-        self.on_written: Callable[[ConsumeQueue, int, int], None] | None = None
-        """Called with a queue, the number of units just written for it, and the sum of their records' sizes."""
+        self._on_written: Callable[[ConsumeQueue, int, int], None] | None = None
+
+    def when_written(self, counted: Callable[[ConsumeQueue, int, int], None]) -> None:
+        """From now on `counted` is called with a queue, the number of units just written for it, and the sum of their records' sizes."""
+        self._on_written = counted
 
     def load(self, size_known: bool) -> None:
         """Learn which topics there are, and a file length that the directory already has."""
@@ -203,6 +206,6 @@ class QueueTable:
             pending = queue.pending
             queue.write_pending()
             writing.pop()
-            if self.on_written is not None and pending:
-                self.on_written(queue, len(pending) // 3, sum(pending[1::3]))
+            if self._on_written is not None and pending:
+                self._on_written(queue, len(pending) // 3, sum(pending[1::3]))
         return not writing

@@ -32,17 +32,27 @@ QUEUE_COST_US: Final = 20
 
 
 class Segments:
-    """The old end of a store. Loop thread only; `unlink` runs in a thread."""
+    """The old end of a store. Loop thread only; `unlink` and `note_begin` run in a thread. `note_begin(position)` puts on record where the log
+    begins: a start that finds less of it takes that for a loss."""
 
-    def __init__(self, log_: CommitLog, queue_files: QueueFiles, queues: QueueTable, index: Index) -> None:
+    def __init__(
+        self,
+        log_: CommitLog,
+        queue_files: QueueFiles,
+        queues: QueueTable,
+        index: Index,
+        note_begin: Callable[[int], None],
+    ) -> None:
         self._log = log_
         self._queue_files = queue_files
         self._queues = queues
         self._index = index
-        self.needed_from: Callable[[], int] = lambda: 1 << 62
-        """Position from which on compacted topics still need the log: a segment above it stays (broker/retention/compaction.py)."""
-        self.note_begin: Callable[[int], None] = lambda position: None
-        """Puts on record where the log begins, in a thread: a start that finds less of it takes that for a loss."""
+        self.note_begin = note_begin
+        self._needs: list[Callable[[], int]] = []
+
+    def keep_from(self, needed_from: Callable[[], int]) -> None:
+        """Whoever calls this still needs the log from the position on that `needed_from()` says then: a segment above it stays."""
+        self._needs.append(needed_from)
 
     def oldest(self, safe_position: int) -> tuple[int, int] | None:
         """[begin, end) of the oldest segment if it ends at or below `safe_position` and is not the one being written."""
@@ -50,7 +60,7 @@ class Segments:
         if not bases:
             return None
         begin, end = bases[0], bases[0] + self._log.file_size
-        safe_position = min(safe_position, self.needed_from())
+        safe_position = min([safe_position, *[needed_from() for needed_from in self._needs]])
         return (begin, end) if end <= safe_position and end <= self._log.writing_base else None
 
     @property

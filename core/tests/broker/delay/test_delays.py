@@ -13,7 +13,7 @@ from gantrymq.broker.due.waiting import STEP
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode
 from gantrymq.model.names import SCHEDULE_TOPIC
-from gantrymq.store.schedule import TIMER_TOPIC
+from gantrymq.store.schedule import TIMER_TOPIC, delays_of
 from gantrymq.store.testing import MemoryFileSystem
 from tests.broker.waiting_node import WaitingNode
 
@@ -72,7 +72,7 @@ def test_what_rocketmq_refuses_is_refused(node: WaitingNode, pairs: dict[str, An
 
 
 def test_the_longest_delay_can_be_set_to_years(node: WaitingNode) -> None:
-    node.broker.delays.configure(TimerConfig(max_delay_s=10 * 366 * 86_400))
+    node.broker.delays.config = TimerConfig(max_delay_s=10 * 366 * 86_400)
     assert node.later(b"x", TIMER_DELAY_SEC=9 * 366 * 86_400) == 0
     assert node.later(b"x", TIMER_DELAY_SEC=11 * 366 * 86_400) is ErrorCode.MESSAGE_ILLEGAL
 
@@ -377,7 +377,7 @@ def test_settings_name_the_levels() -> None:
     with pytest.raises(ValueError, match="delay_levels"):
         TimerConfig(delay_levels="1 2")
     node = WaitingNode(MemoryFileSystem())
-    node.broker.delays.configure(TimerConfig(delay_levels="2s 4s"))
+    node.broker.delays.levels.delays_ms = delays_of("2s 4s")
     node.store._appender.delays_ms = node.broker.delays.levels.delays_ms
     node.later(b"x", DELAY=7)
     assert node.store.max_offset(SCHEDULE_TOPIC, 1) == 1

@@ -131,8 +131,7 @@ def test_any_history_is_that_of_a_sorted_list() -> None:
         source = random.Random(seed)
         room = Room()
         window = PriorityWindow(AckWindow(0), 3, room)
-        window.weigh = _weight
-        window.weigh_again()
+        window.weigh_by(_weight)
         end, ready, held = 0, {}, {}
         for _ in range(60):
             action = source.randrange(5)

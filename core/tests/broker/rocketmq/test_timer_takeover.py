@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gantrymq.broker.config import BrokerOptions
 from gantrymq.broker.delay.timer_search import SEARCHES_MAX
 from gantrymq.broker.delay.timers import ODD_STEP, Timers
 from gantrymq.broker.rocketmq import config_files as cf
@@ -23,6 +24,7 @@ from gantrymq.broker.rocketmq.timer_takeover import (
 from gantrymq.model.dialect import read_json
 from gantrymq.model.errors import StoreCorruptError
 from gantrymq.model.names import SCHEDULE_TOPIC
+from gantrymq.net.testing import ManualClock
 from gantrymq.store.schedule import TIMER_TOPIC
 from gantrymq.store.testing import MemoryFileSystem
 from tests.broker.node import ROOT
@@ -47,34 +49,20 @@ def unit(at_ms: int, position: int, magic: int = 1, size: int = 99) -> bytes:
 class Life(WaitingNode):
     """A node with its export, as broker_service.py puts them together."""
 
-    def prepare_export(self) -> None:
-        self.export = ConfigExport(self.files, ROOT, self.clock)
+    def prepare(self) -> None:
         ends = Ends(self.store.topics(), self.store.queues_of, self.store.max_offset)
         self.export.import_rows(self.broker.tables, ends)
-        delays = self.broker.delays
-        delays.others_levels = self.export.others_levels
-        if self.export.others_timers is not None:
-            delays.others_timers = TimerTakeover(self.files, STORE, self.store, self.export.others_timers)
+        timers = self.export.others_timers
+        takeover = TimerTakeover(self.files, STORE, self.store, timers) if timers is not None else None
+        self.broker.delays.take_over(self.export.others_levels, takeover)
 
     def __init__(self, files: Any, clock: Any = None) -> None:
-        from gantrymq.broker.broker import Broker
-
-        life = self
-        original = Broker.open
-
-        def opened(broker: Broker, *arguments: Any) -> None:
-            life.broker = broker
-            life.prepare_export()
-            original(broker, *arguments)
-
-        Broker.open = opened  # type: ignore[method-assign]
-        try:
-            super().__init__(files, clock)
-        finally:
-            Broker.open = original  # type: ignore[method-assign]
+        clock = clock or ManualClock()
+        self.export = ConfigExport(files, ROOT, clock)
+        self.options = BrokerOptions(on_delays_settled=self.export.delays_changed)
+        super().__init__(files, clock)
         self.export.start(self.broker.tables, self.wheel, lambda work: work())
         self.export.keep_delays(self.broker.delays.floors)
-        self.broker.delays.on_settled = self.export.delays_changed
         self.wait(EXPORT_MS + 50)
 
     def stop(self) -> None:

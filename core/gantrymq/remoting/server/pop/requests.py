@@ -86,7 +86,7 @@ class PopRequests:
         self.groups = groups
         self.polls = Polls(broker, reading, self._queues_of)
         self._subjects: dict[tuple[str, str], Subject] = {}
-        self.pops.on_ready = self._ready
+        self.pops.watch(self._ready)
 
     def subject(self, group: str, topic: Topic) -> Subject:
         """Names and turn of the group's pops of a topic."""

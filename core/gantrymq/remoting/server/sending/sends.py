@@ -108,7 +108,7 @@ class Sends:
         self._own = self._cluster
         """Properties of the broker's own, at the end of each message's."""
         self._note_traces(names.TRACE_TOPIC)
-        broker.topics.on_name = self._note_traces
+        broker.topics.watch_names(self._note_traces)
         self.unique = UniqueKeys(broker.clock, host)
 
     def _note_traces(self, name: str) -> None:

@@ -162,7 +162,7 @@ def test_what_cannot_be_recalled_is_refused(bench: Bench, handle: str, topic: st
 def test_recall_can_be_switched_off(bench: Bench) -> None:
     link = bench.connect()
     handle = timer(link, b"x").fields["recallHandle"]
-    bench.broker.delays.configure(TimerConfig(recall=False))
+    bench.broker.delays.config = TimerConfig(recall=False)
     assert recall(link, handle).code == ResponseCode.NO_PERMISSION
 
 
