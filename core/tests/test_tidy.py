@@ -6,7 +6,7 @@ import re
 import subprocess
 import tomllib
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path, PurePosixPath
@@ -294,6 +294,105 @@ def orphans(product: list[Source], roots: set[str]) -> list[str]:
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 used.add(node.value.partition(":")[0])
     return [source.name for source in product if source.module not in used and source.path.name not in NEVER_ORPHANS]
+
+
+def _assigned(nodes: Iterable[ast.AST]) -> Iterator[tuple[ast.Attribute, ast.expr]]:
+    """Attributes that are set, each with what it is set to."""
+    for node in nodes:
+        match node:
+            case ast.Assign(targets=targets, value=value):
+                pairs = [(target, value) for target in targets]
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
+                pairs = [(target, value)]
+            case _:
+                continue
+        for target, value in pairs:
+            whole = isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple)
+            for one, to in zip(target.elts, value.elts, strict=False) if whole else [(target, value)]:
+                if isinstance(one, ast.Attribute):
+                    yield one, to
+
+
+def _hooks(product: list[Source]) -> set[str]:
+    """Attributes that hold a function wherever one of their name is declared."""
+    hooks: set[str] = set()
+    others: set[str] = set()
+    for source in product:
+        for owner in [node for node in source.nodes if isinstance(node, ast.ClassDef)]:
+            for node in ast.walk(owner):
+                match node:
+                    case ast.AnnAssign(target=ast.Attribute(attr=name) | ast.Name(id=name), annotation=annotation):
+                        holds = re.match(r"Callable\b", ast.unparse(annotation)) is not None
+                        (hooks if holds else others).add(name)
+                    case ast.Assign(
+                        targets=[ast.Attribute(value=ast.Name("self"), attr=name)], value=ast.Constant(value)
+                    ):
+                        others.update({name} if value is not None else ())
+                    case _:
+                        continue
+    return hooks - others
+
+
+def patched_from_outside(product: list[Source]) -> list[str]:
+    """Functions that are set on an object by somebody else than itself: a constructor argument, or a method that says what for (`watch`)."""
+    hooks, found = _hooks(product), set()
+    for source in product:
+        owners: list[tuple[set[str], Iterable[ast.AST]]] = [
+            ({node.name for node in owner.body if isinstance(node, ast.FunctionDef)}, ast.walk(owner))
+            for owner in source.nodes
+            if isinstance(owner, ast.ClassDef)
+        ]
+        owners.append((set(), source.nodes))
+        for methods, nodes in owners:
+            for target, value in _assigned(nodes):
+                if isinstance(target.value, ast.Name) and target.value.id in ("self", "cls"):
+                    continue
+                match value:
+                    case ast.Lambda() | ast.Call(func=ast.Name("partial")):
+                        gives = True
+                    case ast.Attribute(value=ast.Name("self"), attr=name):
+                        gives = name in methods
+                    case _:
+                        gives = target.attr in hooks and not (isinstance(value, ast.Constant) and value.value is None)
+                if gives:
+                    found.add(f"{source.name}: {ast.unparse(target)}")
+    return sorted(found)
+
+
+PATCHED = {
+    "gateways/gantrymq_gateways/mqtt/adapter.py: self._terms.owner": "known when the client is: terms are its CONNECT's, made before",
+    "gateways/gantrymq_gateways/mqtt/adapter.py: session.check_filter": "a session outlives connections, and each has a user of its own",
+    "gateways/gantrymq_gateways/mqtt/adapter.py: session.on_no_local": "the same: its connection is another one each time",
+    "gateways/gantrymq_gateways/mqtt/adapter.py: inflow.now_ms": "compiled, on the path of each publish: its other settings are set there, too",
+    "gateways/gantrymq_gateways/mqtt/sessions/lifecycle.py: session.on_owed": "needs the session that it is called for",
+}
+"""Reviewed: who sets it, and why it is no argument."""
+
+
+def test_nothing_is_patched_in_from_outside():
+    found = patched_from_outside([source for source in sources() if source.is_product])
+    assert not set(found) - set(PATCHED), "\n".join(["", *sorted(set(found) - set(PATCHED))])
+    assert not set(PATCHED) - set(found), "exceptions that nobody needs any more"
+
+
+def test_patches_are_found():
+    text = """
+class Told:
+    def __init__(self):
+        self.on_new: Callable[[], None] = lambda: None
+        self.up = False
+class Tells:
+    def __init__(self, told, new):
+        self.on_new = new
+        told.on_new = new
+        told.other = self._ended
+        told.up, told.more = True, lambda: None
+        told.on_new = None
+        told.end = self.count
+    def _ended(self): ...
+"""
+    found = patched_from_outside([Source("core/gantrymq/a.py", text)])
+    assert [line.partition(": ")[2] for line in found] == ["told.more", "told.on_new", "told.other"]
 
 
 FOR_USERS = {"pyspark_gantry", "gantrymq.client.events"}
