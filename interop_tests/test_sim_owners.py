@@ -33,7 +33,7 @@ def test_invariants_hold() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_invariants_hold_under_many_seeds() -> None:
-    hold(range(1_000, 1_000 + SLOW_SEEDS))
+    hold(range(SLOW_SEEDS))
 
 
 PLANTED = [
