@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -81,11 +81,18 @@ def test_others_are_refused() -> None:
     assert "deleted or disabled" in world.come(text)[1]
 
 
+TOKEN: Final = "gantry_0123456789abcdef_" + "f" * 64
+
+
+def test_what_is_made_is_a_token() -> None:
+    assert own.looks_like_one(TOKEN)
+    assert own.looks_like_one(own.make()[1])
+
+
 @pytest.mark.parametrize(
     "text",
-    ["gantry_", "gantry_0_1", "gantry_" + "g" * 16 + "_" + "0" * 64, own.make()[1] + "0", own.make()[1] + "\n",
-     own.make()[1].upper(), " " + own.make()[1]],
-)  # fmt: skip
+    ["gantry_", "gantry_0_1", TOKEN.replace("f", "g"), TOKEN + "0", TOKEN + "\n", TOKEN.upper(), " " + TOKEN],
+)
 def test_what_is_no_token_is_a_password(text: str) -> None:
     assert not own.looks_like_one(text)
 
