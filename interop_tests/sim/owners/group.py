@@ -20,19 +20,19 @@ from interop_tests.sim.owners.state import (
     Entry,
     Epoch,
     Frozen,
-    History,
     Item,
     Marked,
+    Position,
     Pulled,
     Record,
     Rows,
     State,
     Stored,
     Trimmed,
-    divergence,
     markers,
+    resume,
 )
-from interop_tests.sim.owners.table import ABORTED, COMMITTED, FORGOTTEN, FROZEN, MOVING, OWNER, Row
+from interop_tests.sim.owners.table import ABORTED, COMMITTED, FORGOTTEN, FROZEN, MOVING, OWNER, Place, Row
 
 if TYPE_CHECKING:
     from interop_tests.sim.world import World
@@ -53,6 +53,9 @@ KEEPER = "g0"
 
 class Watcher(Protocol):
     """Sees what no group may decide for itself."""
+
+    def stored(self, record: Record, after: int) -> None:
+        """A source stores a record; `after`: the last one of the same publisher in that log, or -1."""
 
     def acted(self, group: str, slot: int, epoch: int) -> None:
         """The group decided something as the owner of that slot."""
@@ -117,7 +120,7 @@ class Group:
         self.confirms: list[tuple[int, Callable[[], None]]] = []
         self.flushing = False
         self.serial = cluster.world.lot.getrandbits(30)
-        self.synced_progress: dict[str, tuple[int, History, int]] = {}
+        self.synced_progress: dict[str, Position] = {}
         self.flushed_table = 0
         self.looks_ms = 0
         """When waiting binds are looked at again (this process's clock of leases)."""
@@ -190,7 +193,7 @@ class Group:
 
     def _note_progress(self) -> None:
         for source, progress in self.state.progress.items():
-            self.synced_progress[source] = (progress.incarnation, progress.history, progress.offset)
+            self.synced_progress[source] = progress.position()
         self.flushed_table = self.state.table.version
 
     def when_synced(self, call: Callable[[], None]) -> None:
@@ -234,6 +237,7 @@ class Group:
         entry = Stored(record, forward, self.machine.wall_ms())
 
         def store() -> None:
+            self.cluster.watcher.stored(record, self.state.last.get(record.publisher, -1))
             self.append(entry)
             if self.cluster.sync:
                 self.when_synced(lambda: confirmed(True))
@@ -360,20 +364,17 @@ class Group:
             return
         self.serial += 1
         self.pulls[source] = (self.serial, now)
-        progress = self.state.progress[source]
-        at = (progress.incarnation, progress.history, progress.offset)
+        at = self.state.progress[source].position()
         done = at if "written" in self.cluster.planted else self.synced_progress[source]
         self.network.send(self.name, source, "pulled", self.name, self.serial, at, done)
 
-    def _from(self, group: str, at: tuple[int, History, int]) -> int:
-        incarnation, history, offset = at
-        if incarnation != self.state.incarnation:
-            return 0
+    def _from(self, group: str, at: Position) -> int:
+        queue = self.state.forward[group]
         if "epochless" in self.cluster.planted:
-            return offset
-        return divergence(tuple(self.state.forward[group].history), history, offset)
+            return at.offset if at.incarnation == self.state.incarnation else 0
+        return resume(tuple(queue.history), len(queue.items), dict(at.read))
 
-    def pulled(self, group: str, number: int, at: tuple[int, History, int], done: tuple[int, History, int]) -> None:
+    def pulled(self, group: str, number: int, at: Position, done: Position) -> None:
         """An owner wants what is for it."""
         state = self.state
         if group not in state.table.groups:
@@ -384,9 +385,11 @@ class Group:
             self.append(Trimmed(group, trim))
         offset = max(self._from(group, at), queue.start)
         items = tuple(queue.items[offset : offset + BATCH])
-        # Who begins behind what is trimmed gets the markers in force there.
-        before = markers(queue.items[:offset]) if offset == queue.start else ()
-        words = (self.name, number, state.incarnation, tuple(queue.history), offset, items, self.flushed_table, before)
+        history = tuple(queue.history)
+        # Who begins where his progress does not lead to (behind what is trimmed, in another epoch) gets the markers in force there.
+        straight = (at.incarnation, at.history, at.offset) == (state.incarnation, history, offset)
+        before = () if straight else markers(queue.items[:offset])
+        words = (self.name, number, state.incarnation, history, offset, items, self.flushed_table, before)
         self.network.send(self.name, group, "got", *words)
 
     def got(
@@ -416,10 +419,9 @@ class Group:
             self.network.send(self.name, source, "table_asked", self.name, self.state.table.version, self.started_ms)
             if not ahead:
                 return
-        if items or (incarnation, history, offset) != (progress.incarnation, progress.history, progress.offset):
-            jumped = incarnation != progress.incarnation or offset > progress.offset
-            self.append(Pulled(source, incarnation, history, offset, items, before if jumped else ()))
-        self.drained[source] = max(self.drained.get(source, 0), min(flushed, progress.table()[0]))
+        if items or not progress.leads_to(incarnation, history, offset):
+            self.append(Pulled(source, incarnation, history, offset, items, before))
+        self.drained[source] = max(self.drained.get(source, 0), min(flushed, progress.table))
         self._copy()
         if len(items) == BATCH:
             self._pull(source)
@@ -514,7 +516,7 @@ class Group:
     def _has_all(self, slot: int) -> bool:
         if "unmarked" in self.cluster.planted:
             return True
-        since = next(row.version for row in reversed(self.state.table.rows) if row.slot == slot and row.kind == FROZEN)
+        since = self.state.table.places[slot].frozen
         return all(self.drained.get(group, 0) >= since for group in self.living())
 
     def _send_copy(self, slot: int, move: int) -> None:
@@ -529,9 +531,18 @@ class Group:
         place = self.state.table.places[slot]
         if not self.serves or (place.state, place.since, place.target) != (FROZEN, move, self.name):
             return
+        if not self._has_markers(place):
+            return
         if slot not in self.state.copies:
             self.append(Copied(slot, move, content))
         self.when_synced(lambda: self._tell(KEEPER, "ready", slot, move))
+
+    def _has_markers(self, place: Place) -> bool:
+        """All that came behind every source's marker is here, or will come."""
+        if "unmarked" in self.cluster.planted:
+            return True
+        read = all(self.state.progress[group].table >= place.frozen for group in self.living())
+        return read and place.since not in self.state.spoiled
 
     # Moves: the keeper.
 
@@ -548,18 +559,28 @@ class Group:
         self._join()
         if not self.serves or group not in self.state.table.groups or group == self.name:
             return
-        self._write(FORGOTTEN, -1, group, "")
+        words = [(FORGOTTEN, -1, group, "")]
         for slot, place in enumerate(self.state.table.places):
             if place.owner == group:
-                self._write(OWNER, slot, group, self.name)
+                words.append((OWNER, slot, group, self.name))
             elif place.target == group:
-                self._write(ABORTED, slot, place.owner, group)
+                words.append((ABORTED, slot, place.owner, group))
+        self._write_rows(words)
 
     def _write(self, kind: str, slot: int, source: str, target: str) -> None:
-        row = Row(self.state.table.version + 1, kind, slot, source, target)
-        self.cluster.world.note(f"row {row}")
-        self._rows((row,))
-        self.when_synced(lambda: self.cluster.watcher.row(row))
+        self._write_rows([(kind, slot, source, target)])
+
+    def _write_rows(self, words: list[tuple[str, int, str, str]]) -> None:
+        """All of them or none: one entry."""
+        rows = tuple(Row(version, *each) for version, each in enumerate(words, self.state.table.version + 1))
+        for row in rows:
+            self.cluster.world.note(f"row {row}")
+        self._rows(rows)
+        self.when_synced(lambda: self._published(rows))
+
+    def _published(self, rows: tuple[Row, ...]) -> None:
+        for row in rows:
+            self.cluster.watcher.row(row)
 
     def _moving(self, slot: int, move: int, state: str) -> bool:
         place = self.state.table.places[slot]

@@ -47,6 +47,8 @@ class History:
     """When a queue was last on such a disk."""
     owners: dict[tuple[int, int], str] = field(default_factory=dict)
     rows: dict[int, Row] = field(default_factory=dict)
+    after: dict[int, int] = field(default_factory=dict)
+    """Of each record stored: the last one of its publisher that the source's log held then, or -1."""
     checked: int = 0
     """Deliveries that were due."""
     forbidden: int = 0
@@ -57,6 +59,12 @@ class History:
         first = self.owners.setdefault((slot, epoch), group)
         if first != group:
             raise Violation("owner", f"{group} acts in epoch {epoch} of slot {slot}, as {first} did")
+
+    def stored(self, record: Record, after: int) -> None:
+        """See `Watcher`."""
+        if after > record.id:
+            raise Violation("order", f"{record} is stored behind record {after} of the same publisher")
+        self.after[record.id] = after
 
     def row(self, row: Row) -> None:
         """See `Watcher`."""
@@ -101,12 +109,20 @@ class History:
                 raise Violation("confirmed", f"{each} is lost")
 
     def _check_order(self, queue: int, records: list[Record]) -> None:
-        last: dict[tuple[int, str], int] = {}
+        """What one log held in an order comes in that order; what comes back with a disk may come after what was stored meanwhile."""
+        there: dict[tuple[int, str], list[Record]] = {}
         for record in records:
-            key = (record.publisher, self.publishes[record.id].source)
-            if last.get(key, -1) > record.number:
-                raise Violation("order", f"queue {queue}: {record} comes after {last[key]} of the same publisher")
-            last[key] = record.number
+            before = there.setdefault((record.publisher, self.publishes[record.id].source), [])
+            for each in before:
+                if each.number > record.number and self._is_after(each.id, record.id):
+                    raise Violation("order", f"queue {queue}: {record} comes after {each}")
+            before.append(record)
+
+    def _is_after(self, record: int, other: int) -> bool:
+        """That record's source stored it behind the other, in one log."""
+        while record > other:
+            record = self.after[record]
+        return record == other
 
     def _check_delivery(self, queue: int, publish: Publish, there: bool, stored: bool) -> None:
         states = [self._bound(queue, key, publish) for key in (publish.record.key, ANY)]

@@ -20,6 +20,16 @@ History = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Position:
+    """How far a forward queue was read. `read`: (epoch, end) of each epoch, also of those on a disk that is gone: it may come back."""
+
+    incarnation: int = 0
+    history: History = ()
+    read: tuple[tuple[int, int], ...] = ()
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """One publish: the `number`-th of its publisher."""
 
@@ -136,7 +146,7 @@ class Pulled:
     offset: int
     items: tuple[Item, ...]
     before: tuple[Item, ...] = ()
-    """Markers in force at `offset`, where what is between is trimmed."""
+    """Markers in force at `offset`, where the progress so far does not lead to it straight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,20 +162,39 @@ Entry = Epoch | Stored | Marked | Rows | Bound | Frozen | Copied | Pulled | Trim
 
 @dataclass(slots=True)
 class Progress:
-    """How far another group's forward queue is stored here, and the markers passed: (offset, epoch, version, table)."""
+    """How far another group's forward queue is stored here, and the markers in force there."""
 
     incarnation: int = 0
     history: History = ()
     offset: int = 0
-    marks: list[tuple[int, int, int, int]] = field(default_factory=list)
+    read: dict[int, int] = field(default_factory=dict)
+    """Up to which offset each epoch was read."""
+    routes: tuple[int, int] = (0, -1)
+    """(epoch, version) of the last marker of routes."""
+    table: int = 0
+    """Version of the last marker of the table."""
 
-    def routes(self) -> tuple[int, int]:
-        """(epoch, version) of the last marker of routes."""
-        return next(((epoch, version) for _, epoch, version, _ in reversed(self.marks) if version >= 0), (0, -1))
+    def position(self) -> Position:
+        """To be told to the source."""
+        return Position(self.incarnation, self.history, tuple(self.read.items()), self.offset)
 
-    def table(self) -> tuple[int, int]:
-        """(version, offset) of the last marker of the table."""
-        return next(((table, offset) for offset, _, version, table in reversed(self.marks) if version < 0), (0, -1))
+    def leads_to(self, incarnation: int, history: History, offset: int) -> bool:
+        """What is there follows what was read last."""
+        return (self.incarnation, self.history, self.offset) == (incarnation, history, offset)
+
+    def go(self, incarnation: int, history: History, offset: int) -> None:
+        """All before that offset was read."""
+        self.incarnation, self.history, self.offset = incarnation, history, offset
+        for epoch, begin, end in parts(history, offset):
+            if begin <= offset:
+                self.read[epoch] = max(self.read.get(epoch, 0), min(end, offset))
+
+    def mark(self, item: Item) -> None:
+        """A marker was read."""
+        if item.version >= 0:
+            self.routes = (item.epoch, item.version)
+        else:
+            self.table = item.table
 
 
 @dataclass(slots=True)
@@ -208,7 +237,11 @@ class State:
         self.frozen: dict[int, int] = {}
         self.copies: dict[int, Copied] = {}
         self.parked: dict[int, list[Parked]] = {}
+        self.spoiled: set[int] = set()
+        """Moves to us whose marker we jumped over: what came behind it is not here."""
         self.stored: set[int] = set()
+        self.last: dict[int, int] = {}
+        """Of each publisher the last record stored."""
         self.delivered: list[tuple[int, int]] = []
         """(slot, its epoch) of each delivery that the last entry made."""
 
@@ -245,31 +278,36 @@ class State:
 
     def _store(self, entry: Stored) -> None:
         self.stored.add(entry.record.id)
+        self.last[entry.record.publisher] = entry.record.id
         self._take(Parked(entry.record, self.table.version, self.version, 0))
         for target, leased in entry.forward:
             self.forward[target].items.append(Item(entry.record, leased, entry.wall_ms))
 
     def _pull(self, entry: Pulled) -> None:
         progress = self.progress[entry.source]
-        if entry.incarnation != progress.incarnation:
-            progress.marks.clear()
-        progress.incarnation, progress.history = entry.incarnation, entry.history
-        progress.marks = [mark for mark in progress.marks if mark[0] < entry.offset]
-        progress.marks += [(entry.offset - 1, item.epoch, item.version, item.table) for item in entry.before]
-        for place, item in enumerate(entry.items, entry.offset):
+        if not progress.leads_to(entry.incarnation, entry.history, entry.offset):
+            before = progress.table
+            progress.routes, progress.table = (0, -1), 0
+            for item in entry.before:
+                progress.mark(item)
+            for place in self.table.places:
+                jumped = before < place.frozen <= progress.table
+                if jumped and (place.state, place.target) == (FROZEN, self.name):
+                    self.spoiled.add(place.since)
+        for item in entry.items:
             if item.record is None:
-                progress.marks.append((place, item.epoch, item.version, item.table))
+                progress.mark(item)
             else:
                 self._take_forwarded(progress, item, item.record)
                 if "twice" in self.planted and item.wall_ms != AGAIN:
                     for group, queue in self.forward.items():
                         if group != entry.source:
                             queue.items.append(Item(item.record, True, AGAIN))
-        progress.offset = entry.offset + len(entry.items)
+        progress.go(entry.incarnation, entry.history, entry.offset + len(entry.items))
 
     def _take_forwarded(self, progress: Progress, item: Item, record: Record) -> None:
-        epoch, version = progress.routes()
-        table = progress.table()[0]
+        epoch, version = progress.routes
+        table = progress.table
         version = min(version, self._end_of(epoch)) if epoch in self.epochs else -1
         if "unmarked" in self.planted:
             table = self.table.version
@@ -339,6 +377,7 @@ class State:
         if row.kind in (MOVING, FROZEN) or row.slot < 0:
             return
         slot, parked = row.slot, self.parked.pop(row.slot, [])
+        self.spoiled.discard(self.table.places[slot].since)
         copied = self.copies.pop(slot, None)
         self.frozen.pop(slot, None)
         if row.kind in (COMMITTED, OWNER):
@@ -378,14 +417,15 @@ def markers(items: list[Item]) -> tuple[Item, ...]:
     return tuple(item for item in (routes, table) if item is not None)
 
 
-def divergence(ours: History, theirs: History, end: int) -> int:
-    """First offset from which two histories of one forward queue differ; `end` is how far theirs was read."""
-    if not theirs:
-        return 0
-    common = 0
-    while common < min(len(ours), len(theirs)) and ours[common] == theirs[common]:
-        common += 1
-    if not common:
-        return 0
-    bounds = [history[common][1] for history in (ours, theirs) if len(history) > common]
-    return min([*bounds, end])
+def parts(history: History, end: int) -> list[tuple[int, int, int]]:
+    """(epoch, begin, end) of each epoch of a forward queue that ends there."""
+    ends = [*(begin for _, begin in history[1:]), end]
+    return [(epoch, begin, until) for (epoch, begin), until in zip(history, ends, strict=True)]
+
+
+def resume(history: History, end: int, read: dict[int, int]) -> int:
+    """First offset of a forward queue that was not read, or its end."""
+    for epoch, begin, until in parts(history, end):
+        if read.get(epoch, begin) < until:
+            return read.get(epoch, begin)
+    return end

@@ -38,6 +38,8 @@ class Place:
     target: str = ""
     since: int = 0
     """Version of the row MOVING that began this move: its number."""
+    frozen: int = 0
+    """Version of its row FROZEN."""
 
 
 class SlotTable:
@@ -67,7 +69,7 @@ class SlotTable:
         if row.kind == MOVING:
             place.state, place.target, place.since = MOVING, row.target, row.version
         elif row.kind == FROZEN:
-            place.state = FROZEN
+            place.state, place.frozen = FROZEN, row.version
         else:
             if row.kind != ABORTED:
                 place.owner = row.target
