@@ -15,6 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 OWNER, MOVING, FROZEN, COMMITTED, ABORTED, FORGOTTEN = "owner", "moving", "frozen", "committed", "aborted", "forgotten"
+UNKNOWN = 1 << 60
+"""No version of a table, later than all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +103,11 @@ class SlotTable:
         return group in (place.owner, place.target)
 
     def needed(self, group: str) -> int:
-        """Version that the group's routes must be of: the last that gave it a slot, or may give it one."""
+        """Version that the group's routes must be of: the last that gave it a slot; none will do while it may be given one."""
         last = 0
         for slot, place in enumerate(self.places):
             if place.state == FROZEN and place.target == group:
-                return self.version + 1
+                return UNKNOWN
             for row in self._of_slot[slot]:
                 if row.kind in (COMMITTED, OWNER) and row.target == group:
                     last = max(last, row.version)
