@@ -110,6 +110,8 @@ class Group:
         self.others = [group for group in cluster.groups if group != self.name]
         self.state = State(self.name, cluster.groups, cluster.planted)
         self.joined = False
+        self.apart = False
+        """The metadata group's table is another one, without us."""
         self.heard: set[str] = set()
         self.known = {group: Known() for group in self.others}
         self.confirmed = dict.fromkeys(self.others, -1)
@@ -224,7 +226,7 @@ class Group:
     @property
     def serves(self) -> bool:
         """It knows where it stands, and it is not forgotten."""
-        return self.joined and self.name in self.state.table.groups
+        return self.joined and not self.apart and self.name in self.state.table.groups
 
     # Publishers.
 
@@ -416,7 +418,7 @@ class Group:
         )
         if ahead is not None:
             items = items[:ahead]
-            self.network.send(self.name, source, "table_asked", self.name, self.state.table.version, self.started_ms)
+            self._ask_table(source)
             if not ahead:
                 return
         if items or not progress.leads_to(incarnation, history, offset):
@@ -431,26 +433,32 @@ class Group:
     def _follow_table(self) -> None:
         for group in self.others:
             if not self.joined or self.name == KEEPER or group == KEEPER or self.cluster.world.lot.random() < 0.1:
-                self.network.send(self.name, group, "table_asked", self.name, self.state.table.version, self.started_ms)
+                self._ask_table(group)
         if self.name == KEEPER and self.joined:
             self._end_moves()
 
-    def table_asked(self, group: str, version: int, started_ms: int) -> None:
-        """Somebody wants the rows after that version; they are given once they are flushed here."""
+    def _ask_table(self, group: str) -> None:
+        self.network.send(self.name, group, "table_asked", self.name, self.state.table.lives(), self.started_ms)
+
+    def table_asked(self, group: str, lives: tuple[int, ...], started_ms: int) -> None:
+        """Somebody wants the rows after those that he has; they are given once they are flushed here."""
         if group == KEEPER:
             self.keeper_ms = max(self.keeper_ms, started_ms)
 
         def answer() -> None:
-            rows = tuple(self.state.table.rows[version:])
+            ours, version = self.state.table.lives(), len(lives)
             sure = self.joined and self.name == KEEPER
-            self.network.send(
-                self.name, group, "table_told", self.name, version, rows, sure, self.started_ms, started_ms
-            )
+            other = ours[:version] != lives[: len(ours)]
+            # Rows that the keeper has not, and no group that it had to hear: of one that is forgotten, from before the keeper lost its disk.
+            apart = self.name == KEEPER and (other or (sure and version > len(ours)))
+            rows = () if other else tuple(self.state.table.rows[version:])
+            words = (self.name, version, rows, sure, apart, self.started_ms, started_ms)
+            self.network.send(self.name, group, "table_told", *words)
 
         self.when_settled(answer)
 
     def table_told(
-        self, group: str, version: int, rows: tuple[Row, ...], sure: bool, started_ms: int, life: int
+        self, group: str, version: int, rows: tuple[Row, ...], sure: bool, apart: bool, started_ms: int, life: int
     ) -> None:
         """Rows, or none; an answer to a question of an earlier life does not count."""
         if life != self.started_ms:
@@ -459,6 +467,7 @@ class Group:
             if started_ms < self.keeper_ms:
                 return
             self.keeper_ms = started_ms
+            self.apart |= apart
         rows = rows[self.state.table.version - version :] if self.state.table.version >= version else ()
         if rows:
             self._rows(rows)
@@ -572,7 +581,8 @@ class Group:
 
     def _write_rows(self, words: list[tuple[str, int, str, str]]) -> None:
         """All of them or none: one entry."""
-        rows = tuple(Row(version, *each) for version, each in enumerate(words, self.state.table.version + 1))
+        version, life = self.state.table.version + 1, self.state.epoch
+        rows = tuple(Row(number, *each, life) for number, each in enumerate(words, version))
         for row in rows:
             self.cluster.world.note(f"row {row}")
         self._rows(rows)

@@ -130,8 +130,9 @@ class ClusterSimulation:
         return process
 
     def _table(self) -> SlotTable:
-        """The newest copy."""
-        return max((state.table for state in self._states().values()), key=lambda table: table.version)
+        """The newest copy; one that is to be forgotten may have rows that nobody else has."""
+        states = self._states()
+        return max((states[name].table for name in states if name not in self.forgotten), key=lambda table: table.version)
 
     # Faults.
 

@@ -28,6 +28,8 @@ class Row:
     slot: int
     source: str
     target: str
+    life: int = 0
+    """Epoch of the metadata group that wrote it: two tables with the same life at a version are the same up to there."""
 
 
 @dataclass(slots=True)
@@ -58,6 +60,10 @@ class SlotTable:
     def version(self) -> int:
         """Of the last row."""
         return len(self.rows)
+
+    def lives(self) -> tuple[int, ...]:
+        """Of each row."""
+        return tuple(row.life for row in self.rows)
 
     def apply(self, row: Row) -> None:
         """The next row."""
