@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
 from interop_tests.sim.__main__ import main
 from interop_tests.sim.owners.simulation import ClusterSimulation
 
 EVERYDAY_SEEDS = 24
-SLOW_SEEDS = 200
 SEEDS_MAX = 40
-"""A planted fault is found by one of so many seeds."""
+"""A planted fault is found by some of so many seeds."""
+
+FOUND = {
+    338: "power was lost between the rows of `forget`",
+    454: "a disk came back after an older one: the owner read a part of its forward queue again",
+    897: "an old disk began behind the marker of a move to it, and got the slot without what came after",
+    904: "order: as 1142, without isolation",
+    1142: "a disk came back after an older one: its records follow those stored meanwhile",
+    1332: "a forgotten group had rows that the metadata group's old disk has not",
+    1646: "a source took its knowledge of a group's routes for those of a slot on its way there",
+    1918: "as 1646",
+    2058: "a slot's epoch was used again when its rows were lost with every disk",
+}
+"""Seeds that once did not hold, and what they showed."""
 
 
-def hold(seeds: range) -> None:
+def hold(seeds: Iterable[int]) -> tuple[int, int, int]:
+    """Sums of deliveries that were due, of those that were not, of moves."""
     due = forbidden = moves = 0
     for seed in seeds:
         result = ClusterSimulation(seed).run()
@@ -21,40 +36,58 @@ def hold(seeds: range) -> None:
         due += result.due
         forbidden += result.forbidden
         moves += result.moves
+    return due, forbidden, moves
+
+
+def hold_densely(seeds: range) -> None:
+    """They hold, and something happened in them."""
+    due, forbidden, moves = hold(seeds)
     assert due > 200 * len(seeds)
     assert forbidden > 100 * len(seeds)
     assert moves > len(seeds) // 3
 
 
 def test_invariants_hold() -> None:
-    hold(range(EVERYDAY_SEEDS))
+    hold_densely(range(EVERYDAY_SEEDS))
+
+
+def test_seeds_that_once_found_something_hold() -> None:
+    hold(FOUND)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_invariants_hold_under_many_seeds() -> None:
-    hold(range(SLOW_SEEDS))
+@pytest.mark.parametrize("first", [0, 1000])
+def test_invariants_hold_under_many_seeds(first: int) -> None:
+    hold_densely(range(first, first + 200))
 
 
 PLANTED = [
-    ("present", "due wrong", ("cut", "slow")),
-    ("epochless", "due once settled", ("power",)),
-    ("written", "due", ("power",)),
-    ("unmarked", "due order once", ("slow",)),
-    ("monotonic", "due wrong", ("suspend",)),
-    ("answer", "due wrong", ("slow", "suspend")),
-    ("twice", "once settled", ("kill",)),
+    ("present", {"due", "wrong"}, ("cut", "slow")),
+    ("epochless", {"due"}, ("power",)),
+    ("written", {"due"}, ("power",)),
+    ("unmarked", {"due", "once"}, ("slow",)),
+    ("monotonic", {"due", "wrong"}, ("suspend",)),
+    ("answer", {"due", "wrong"}, ("slow", "suspend")),
+    ("twice", {"once"}, ("kill",)),
 ]
 
 
 @pytest.mark.parametrize(("planted", "invariants", "faults"), PLANTED, ids=[entry[0] for entry in PLANTED])
-def test_what_is_planted_is_found(planted: str, invariants: str, faults: tuple[str, ...]) -> None:
+def test_what_is_planted_is_found_by_the_invariants_it_breaks(
+    planted: str, invariants: set[str], faults: tuple[str, ...]
+) -> None:
+    found: dict[str, int] = {}
     for seed in range(SEEDS_MAX):
         failure = ClusterSimulation(seed, frozenset({planted}), faults).run().failure
         if failure:
-            assert failure.partition(":")[0] in invariants.split(), failure
-            return
-    pytest.fail(f"{SEEDS_MAX} seeds found nothing")
+            assert failure.partition(":")[0] in invariants, failure
+            found.setdefault(failure.partition(":")[0], seed)
+        if found.keys() == invariants:
+            break
+    assert found.keys() == invariants
+    for seed in found.values():
+        assert ClusterSimulation(seed, faults=faults).run().failure == ""
 
 
 def test_a_seed_replays_to_the_last_event() -> None:

@@ -57,7 +57,7 @@ class Watcher(Protocol):
     def stored(self, record: Record, after: int) -> None:
         """A source stores a record; `after`: the last one of the same publisher in that log, or -1."""
 
-    def acted(self, group: str, slot: int, epoch: int) -> None:
+    def acted(self, group: str, slot: int, epoch: tuple[int, int]) -> None:
         """The group decided something as the owner of that slot."""
 
     def row(self, row: Row) -> None:
@@ -212,7 +212,7 @@ class Group:
         else:
             self.when_synced(lambda: self.when_settled(call))
 
-    def _acted(self, slot: int, epoch: int) -> None:
+    def _acted(self, slot: int, epoch: tuple[int, int]) -> None:
         if self.name == KEEPER:
             # Its own rows count from their flush: before that nobody has seen what it does.
             self.when_synced(lambda: self.cluster.watcher.acted(self.name, slot, epoch))
@@ -306,7 +306,9 @@ class Group:
 
     # Binds.
 
-    def bind(self, queue: int, key: str, on: bool, number: int, epoch: int, answer: Callable[[bool], None]) -> None:
+    def bind(
+        self, queue: int, key: str, on: bool, number: int, epoch: tuple[int, int], answer: Callable[[bool], None]
+    ) -> None:
         """A route is wanted, or no longer; answered when every source that lives has it."""
         slot = queue % SLOTS
         if not self._owns(slot, epoch) or number < self.state.numbers.get((queue, key), 0):
@@ -319,7 +321,7 @@ class Group:
         self.binds.append(Waiting(slot, self.machine.log.end, self.state.version, at_ms, answer))
         self.when_synced(self._poke)
 
-    def _owns(self, slot: int, epoch: int) -> bool:
+    def _owns(self, slot: int, epoch: tuple[int, int]) -> bool:
         place = self.state.table.places[slot]
         free = slot not in self.state.frozen and place.state != FROZEN
         return self.serves and place.owner == self.name and place.epoch == epoch and free

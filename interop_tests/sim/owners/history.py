@@ -45,7 +45,7 @@ class History:
     """When a group's disk was last another one, or the group was forgotten."""
     reset: dict[int, int] = field(default_factory=dict)
     """When a queue was last on such a disk."""
-    owners: dict[tuple[int, int], str] = field(default_factory=dict)
+    owners: dict[tuple[int, tuple[int, int]], str] = field(default_factory=dict)
     rows: dict[int, Row] = field(default_factory=dict)
     after: dict[int, int] = field(default_factory=dict)
     """Of each record stored: the last one of its publisher that the source's log held then, or -1."""
@@ -54,7 +54,7 @@ class History:
     forbidden: int = 0
     """Deliveries that were not."""
 
-    def acted(self, group: str, slot: int, epoch: int) -> None:
+    def acted(self, group: str, slot: int, epoch: tuple[int, int]) -> None:
         """See `Watcher`."""
         first = self.owners.setdefault((slot, epoch), group)
         if first != group:

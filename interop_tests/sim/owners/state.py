@@ -242,7 +242,7 @@ class State:
         self.stored: set[int] = set()
         self.last: dict[int, int] = {}
         """Of each publisher the last record stored."""
-        self.delivered: list[tuple[int, int]] = []
+        self.delivered: list[tuple[int, tuple[int, int]]] = []
         """(slot, its epoch) of each delivery that the last entry made."""
 
     def apply(self, entry: Entry) -> None:

@@ -2,7 +2,7 @@
 
 A slot is at one owner, or on its way (rows of one slot):
 
-    owner --moving--> moving --frozen--> frozen --committed--> owner (the other, epoch + 1)
+    owner --moving--> moving --frozen--> frozen --committed--> owner (the other, a new epoch)
                         |                  |
                         +----aborted-------+--------> owner (as before)
 
@@ -37,7 +37,8 @@ class Place:
     """Where a slot is."""
 
     owner: str
-    epoch: int
+    epoch: tuple[int, int] = (0, 0)
+    """(version, life) of the row that gave it to its owner: never used again, also when rows are lost with their disks."""
     state: str = OWNER
     target: str = ""
     since: int = 0
@@ -52,7 +53,7 @@ class SlotTable:
     def __init__(self, groups: list[str], slots: int) -> None:
         self.groups = list(groups)
         self.rows: list[Row] = []
-        self.places = [Place(groups[slot % len(groups)], 1) for slot in range(slots)]
+        self.places = [Place(groups[slot % len(groups)]) for slot in range(slots)]
         self._first = [place.owner for place in self.places]
         self._of_slot: list[list[Row]] = [[] for _ in range(slots)]
 
@@ -81,7 +82,7 @@ class SlotTable:
         else:
             if row.kind != ABORTED:
                 place.owner = row.target
-                place.epoch += 1
+                place.epoch = (row.version, row.life)
             place.state, place.target = OWNER, ""
 
     def owner_at(self, slot: int, version: int) -> str:
