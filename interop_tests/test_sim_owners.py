@@ -23,6 +23,7 @@ FOUND = {
     1646: "a source took its knowledge of a group's routes for those of a slot on its way there",
     1918: "as 1646",
     2058: "a slot's epoch was used again when its rows were lost with every disk",
+    2971: "as 1332, of a group that is not forgotten: two tables went on from one row",
 }
 """Seeds that once did not hold, and what they showed."""
 

@@ -17,6 +17,8 @@ from interop_tests.sim.world import Violation, World
 FAULTS_MS = 14_000
 QUIET_MS = 3_000
 """Publishers go on after the last fault."""
+APART_MS = 1_000
+"""An operator looks for groups that stay apart."""
 SETTLED_MS = 60_000
 """Everything owed is done by then."""
 STEPS_MAX = 60_000
@@ -78,6 +80,7 @@ class ClusterSimulation:
         self.publishers = [Publisher(world, self.network, self.history, number) for number in range(3)]
         world.later(500, self._fault)
         world.later(700, self._move)
+        world.later(APART_MS, self._empty_apart)
 
     def run(self) -> Result:
         """All of it."""
@@ -225,6 +228,13 @@ class ClusterSimulation:
         self.history.lost_disk(machine.name, self._table(), self.world.steps, self._known_beside(machine))
         machine.replace_disk(entries)
         self._restart(machine)
+
+    def _empty_apart(self) -> None:
+        """What refuses to serve with the disk that it has gets an empty one."""
+        for name, machine in self.network.machines.items():
+            if machine.up and self._group(name).apart and name not in self.forgotten:
+                self._replace(machine, [])
+        self.world.later(APART_MS, self._empty_apart)
 
     def _known_beside(self, machine: Machine) -> int:
         """Version of the table on the disks of all others that are not forgotten."""
