@@ -69,7 +69,7 @@ PLANTED = [
     ("written", {"due"}, ("power",)),
     ("unmarked", {"due", "once"}, ("slow",)),
     ("monotonic", {"due", "wrong"}, ("suspend",)),
-    ("answer", {"due", "wrong"}, ("slow", "suspend")),
+    ("answer", {"due", "wrong"}, ("slow", "stop")),
     ("twice", {"once"}, ("kill",)),
 ]
 

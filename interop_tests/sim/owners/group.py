@@ -20,6 +20,7 @@ from interop_tests.sim.owners.state import (
     Entry,
     Epoch,
     Frozen,
+    History,
     Item,
     Marked,
     Position,

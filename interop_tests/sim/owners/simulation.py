@@ -135,7 +135,9 @@ class ClusterSimulation:
     def _table(self) -> SlotTable:
         """The newest copy; one that is to be forgotten may have rows that nobody else has."""
         states = self._states()
-        return max((states[name].table for name in states if name not in self.forgotten), key=lambda table: table.version)
+        return max(
+            (states[name].table for name in states if name not in self.forgotten), key=lambda table: table.version
+        )
 
     # Faults.
 
