@@ -257,7 +257,10 @@ class Group:
     def _wanted(self, group: str, key: str) -> list[bool]:
         """Nothing, or if the lease of that group's routes is held."""
         known = self.known[group]
-        if self.clock() >= known.lease_ms or known.table < self.state.table.needed(group):
+        needed = self.state.table.needed(group)
+        if "leased" in self.cluster.planted:
+            needed = min(needed, self.state.table.version + 1)
+        if self.clock() >= known.lease_ms or known.table < needed:
             return [False]
         return [True] if key in known.keys or ANY in known.keys else []
 
@@ -451,9 +454,10 @@ class Group:
         def answer() -> None:
             ours, version = self.state.table.lives(), len(lives)
             sure = self.joined and self.name == KEEPER
-            other = ours[:version] != lives[: len(ours)]
+            merged = "merged" in self.cluster.planted
+            other = not merged and ours[:version] != lives[: len(ours)]
             # Rows that the keeper has not, and no group that it had to hear: of one that is forgotten, from before the keeper lost its disk.
-            apart = self.name == KEEPER and (other or (sure and version > len(ours)))
+            apart = self.name == KEEPER and (other or (sure and version > len(ours))) and not merged
             rows = () if other else tuple(self.state.table.rows[version:])
             words = (self.name, version, rows, sure, apart, self.started_ms, started_ms)
             self.network.send(self.name, group, "table_told", *words)
@@ -551,7 +555,7 @@ class Group:
 
     def _has_markers(self, place: Place) -> bool:
         """All that came behind every source's marker is here, or will come."""
-        if "unmarked" in self.cluster.planted:
+        if not self.cluster.planted.isdisjoint({"unmarked", "unready"}):
             return True
         read = all(self.state.progress[group].table >= place.frozen for group in self.living())
         return read and place.since not in self.state.spoiled
@@ -577,7 +581,11 @@ class Group:
                 words.append((OWNER, slot, group, self.name))
             elif place.target == group:
                 words.append((ABORTED, slot, place.owner, group))
-        self._write_rows(words)
+        if "torn" in self.cluster.planted:
+            for each in words:
+                self._write(*each)
+        else:
+            self._write_rows(words)
 
     def _write(self, kind: str, slot: int, source: str, target: str) -> None:
         self._write_rows([(kind, slot, source, target)])

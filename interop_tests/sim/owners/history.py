@@ -71,12 +71,19 @@ class History:
         if self.rows.setdefault(row.version, row) != row:
             raise Violation("table", f"{row} is published, {self.rows[row.version]} was")
 
-    def lost_disk(self, group: str, table: SlotTable, now: int, known: int) -> None:
-        """What was owned there is no longer promised, nor rows after `known`, which nobody else has."""
+    def lost_disk(self, group: str, tables: list[SlotTable], copied: Iterable[int], now: int, known: int) -> None:
+        """What was owned there, as of one of those tables, is no longer promised, nor rows after `known`, which nobody else has.
+
+        `copied`: slots whose copy it had, so that it may have said to be ready for them.
+        """
+        places = [(slot, place) for table in tables for slot, place in enumerate(table.places)]
+        lost = {
+            slot for slot, place in places if place.owner == group or (place.target == group and slot in set(copied))
+        }
         self.replaced[group] = now
         self.lost_rows(known)
         for queue in {queue for queue, _ in self.operations}:
-            if table.concerned(queue % SLOTS, group):
+            if queue % SLOTS in lost:
                 self.reset[queue] = now
 
     def lost_rows(self, known: int) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any
 
 from interop_tests.sim.owners.clients import Binder, Publisher
 from interop_tests.sim.owners.group import KEEPER, Cluster, Group
 from interop_tests.sim.owners.history import History
 from interop_tests.sim.owners.machine import Machine, Network
 from interop_tests.sim.owners.state import SLOTS, Rows, State
-from interop_tests.sim.owners.table import OWNER, SlotTable
+from interop_tests.sim.owners.table import FORGOTTEN, OWNER, Row, SlotTable
 from interop_tests.sim.world import Violation, World
 
 FAULTS_MS = 14_000
@@ -26,6 +28,14 @@ STEPS_MAX = 60_000
 PLANTED = ("present", "epochless", "written", "unmarked", "monotonic", "answer", "twice")
 """Faults of the design itself: routes as they are now, progress without epoch, trimming at written progress, moves without
 markers, leases on CLOCK_MONOTONIC, leases counted from the answer, forwarded records forwarded again."""
+TAUGHT = ("lastly", "torn", "unready", "leased", "merged")
+"""Rules left out that seeds taught: progress of epochs that are gone, `forget` in one entry, ready only behind all markers, no lease
+while a slot is on its way, no rows from another table."""
+
+
+def rows_of(entries: list[Any]) -> list[Row]:
+    """Of the slot table, in a log."""
+    return [row for entry in entries if isinstance(entry, Rows) for row in entry.rows]
 
 
 @dataclass(frozen=True)
@@ -46,7 +56,7 @@ class Result:
 
 
 class ClusterSimulation:
-    """One seed. `planted`: faults of `PLANTED`; `faults`: kinds of faults instead of drawn ones."""
+    """One seed. `planted`: faults of `PLANTED` and `TAUGHT`; `faults`: kinds of faults instead of drawn ones."""
 
     def __init__(self, seed: int, planted: frozenset[str] = frozenset(), faults: tuple[str, ...] = ()) -> None:
         self.world = world = World(seed)
@@ -227,7 +237,10 @@ class ClusterSimulation:
     def _replace(self, machine: Machine, entries: list[object]) -> None:
         self._note(f"another disk of {len(entries)} entries for", machine)
         machine.kill()
-        self.history.lost_disk(machine.name, self._table(), self.world.steps, self._known_beside(machine))
+        known = self._known_beside(machine)
+        left = self._left(max(known, rows_of(entries), key=len))
+        copied = self._group(machine.name).state.copies
+        self.history.lost_disk(machine.name, [self._table(), left], copied, self.world.steps, len(known))
         machine.replace_disk(entries)
         self._restart(machine)
 
@@ -238,14 +251,17 @@ class ClusterSimulation:
                 self._replace(machine, [])
         self.world.later(APART_MS, self._empty_apart)
 
-    def _known_beside(self, machine: Machine) -> int:
-        """Version of the table on the disks of all others that are not forgotten."""
+    def _known_beside(self, machine: Machine) -> list[Row]:
+        """The most rows of the table on a disk of another that is not forgotten."""
         gone = {machine.name, *self.forgotten}
         logs = [other.log for name, other in self.network.machines.items() if name not in gone]
-        return max(
-            (sum(len(each.rows) for each in log.entries[: log.synced] if isinstance(each, Rows)) for log in logs),
-            default=0,
-        )
+        return max((rows_of(log.entries[: log.synced]) for log in logs), key=len, default=[])
+
+    def _left(self, rows: list[Row]) -> SlotTable:
+        table = SlotTable(self.cluster.groups, SLOTS)
+        for row in rows:
+            table.apply(row)
+        return table
 
     def _forget(self) -> None:
         machine = self._some()
@@ -254,13 +270,14 @@ class ClusterSimulation:
         self._note("forget", machine)
         machine.kill()
         self.forgotten.add(machine.name)
-        self.history.lost_rows(self._known_beside(machine))
+        self.history.lost_rows(len(self._known_beside(machine)))
         self._order_forget(machine)
 
     def _order_forget(self, machine: Machine) -> None:
         """The operator asks until it is done; then it may come back."""
         if machine.name not in self._table().groups:
-            self.history.lost_disk(machine.name, self._before(), self.world.steps, self._table().version)
+            tables = [self._before(), self._group(machine.name).state.table]
+            self.history.lost_disk(machine.name, tables, (), self.world.steps, self._table().version)
             self._restart(machine)
             return
         if self.network.machines[KEEPER].up:
@@ -269,12 +286,7 @@ class ClusterSimulation:
 
     def _before(self) -> SlotTable:
         """The table as it was when the group was forgotten."""
-        table = SlotTable(self.cluster.groups, SLOTS)
-        for row in self._table().rows:
-            if row.kind == "forgotten":
-                break
-            table.apply(row)
-        return table
+        return self._left(list(takewhile(lambda row: row.kind != FORGOTTEN, self._table().rows)))
 
     def _move(self) -> None:
         """An operator's."""

@@ -304,6 +304,9 @@ class State:
                         if group != entry.source:
                             queue.items.append(Item(item.record, True, AGAIN))
         progress.go(entry.incarnation, entry.history, entry.offset + len(entry.items))
+        if "lastly" in self.planted:
+            ends = parts(entry.history, progress.offset)
+            progress.read = {epoch: min(end, progress.offset) for epoch, _, end in ends}
 
     def _take_forwarded(self, progress: Progress, item: Item, record: Record) -> None:
         epoch, version = progress.routes
