@@ -132,9 +132,9 @@ class AmqpDoor:
         self._closing = False
         self._released = False
         self.identity: Identity | None = None
+        """Who it is; None without authentication."""
         self._over = ""
         """Why its user may have no further connection; said when it opens its vhost, as RabbitMQ does."""
-        """Who it is; None without authentication."""
         self._login: Login | None = None
         self._lifetime: Ending | None = None
         """Of its token."""

@@ -99,6 +99,7 @@ class Server:
         self.body_bytes_max = BODY_BYTES_MAX
         self.port = port or FakePort(mode=mode, routes={"amqp": AmqpRoutes})
         self.config = config or AmqpConfig()
+        self.properties = server_properties(self.config, "test")
         self.clock = ManualClock()
         self.turn = ManualTurn()
         self.wheel = ManualWheel(self.clock)
@@ -139,7 +140,7 @@ class Peer:
         self.link = FakeLink(server.wheel, server.turn)
         self.link.peer_is_loopback = loopback
         self.settings = Settings(
-            server_properties(server.config, "test"),
+            server.properties,
             server.config.channel_max,
             server.config.frame_max,
             server.config.heartbeat,
