@@ -10,6 +10,7 @@ from interop_tests.sim.world import Handle, World
 
 if TYPE_CHECKING:
     from gantrymq.net.api import Door
+    from gantrymq.net.tls.identity import Certificate
     from interop_tests.sim.node import Node
 
 LATE_MS = 400
@@ -72,6 +73,9 @@ class Wire:
 
     peer_is_loopback = True
     peer_is_trusted = True
+    is_encrypted = False
+    peer_certificate: Certificate | None = None
+    guest = ""
 
     def __init__(self, world: World, node: Node, end: End, peer: str) -> None:
         self.world = world
@@ -89,7 +93,7 @@ class Wire:
         self._deadline: Handle | None = None
         self.enter(partial(self.door.connected, self))
 
-    def enter(self, call: Callable[[], None]) -> None:
+    def enter(self, call: Callable[[], object]) -> None:
         """Run something in the broker's process."""
         self.node.enter(self.life, call)
 
@@ -195,3 +199,17 @@ class Wire:
 
     def spent(self, requests: int) -> None:
         """See `Link`: nobody has a rate here."""
+
+    def become(self, door: Door) -> None:
+        """See `Link`."""
+        self.door = door
+
+    def speaks_for(self, host: str, port: int) -> None:
+        """See `Link`: there are no proxies here."""
+
+    def known(self, user: str = "") -> str:
+        """See `Link`: nobody is a stranger here."""
+        return ""
+
+    def expect(self, size: int) -> None:
+        """See `Link`: no memory is counted here."""

@@ -148,7 +148,7 @@ class Node:
         self._lost_power = False
         world.later(FLUSH_EVERY_MS, partial(self.enter, life, self._flush_regularly))
 
-    def enter(self, life: int, call: Callable[[], None]) -> None:
+    def enter(self, life: int, call: Callable[[], object]) -> None:
         """Run something in that process, if it is still there."""
         if not self.up or life != self.life:
             return
