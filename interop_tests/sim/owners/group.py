@@ -474,7 +474,8 @@ class Group:
             if started_ms < self.keeper_ms:
                 return
             self.keeper_ms = started_ms
-            self.apart |= apart
+            # What an earlier life of it said holds until a later one is sure.
+            self.apart = apart or (self.apart and not sure)
         rows = rows[self.state.table.version - version :] if self.state.table.version >= version else ()
         if rows:
             self._rows(rows)

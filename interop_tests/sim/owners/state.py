@@ -182,6 +182,10 @@ class Progress:
         """What is there follows what was read last."""
         return (self.incarnation, self.history, self.offset) == (incarnation, history, offset)
 
+    def skips(self, history: History, offset: int) -> bool:
+        """Something before that offset was never read."""
+        return resume(history, offset, self.read) < offset
+
     def go(self, incarnation: int, history: History, offset: int) -> None:
         """All before that offset was read."""
         self.incarnation, self.history, self.offset = incarnation, history, offset
@@ -238,7 +242,7 @@ class State:
         self.copies: dict[int, Copied] = {}
         self.parked: dict[int, list[Parked]] = {}
         self.spoiled: set[int] = set()
-        """Moves to us whose marker we jumped over: what came behind it is not here."""
+        """Moves to us whose marker has passed, and of what came behind it something is not here: it was trimmed."""
         self.stored: set[int] = set()
         self.last: dict[int, int] = {}
         """Of each publisher the last record stored."""
@@ -286,13 +290,13 @@ class State:
     def _pull(self, entry: Pulled) -> None:
         progress = self.progress[entry.source]
         if not progress.leads_to(entry.incarnation, entry.history, entry.offset):
-            before = progress.table
+            skipped = progress.skips(entry.history, entry.offset)
             progress.routes, progress.table = (0, -1), 0
             for item in entry.before:
                 progress.mark(item)
             for place in self.table.places:
-                jumped = before < place.frozen <= progress.table
-                if jumped and (place.state, place.target) == (FROZEN, self.name):
+                behind = skipped and place.frozen <= progress.table
+                if behind and (place.state, place.target) == (FROZEN, self.name):
                     self.spoiled.add(place.since)
         for item in entry.items:
             if item.record is None:
