@@ -67,6 +67,13 @@ def test_seeds_that_once_found_something_hold() -> None:
         assert ClusterSimulation(seed, faults=faults).run().failure == ""
 
 
+@pytest.mark.xfail(
+    strict=True, reason="isolate and forget: queue 3 lacks a record that was due; the cause is not known"
+)
+def test_a_seed_that_does_not_hold_yet() -> None:
+    hold([6445])
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("first", [0, 1000])
