@@ -88,9 +88,11 @@ class SlotTable:
     def owner_at(self, slot: int, version: int) -> str:
         """Whose a record is that was stored under that version; empty while that is not decided."""
         owner = self._first[slot]
-        frozen = False
+        frozen = decided = False
         for row in self._of_slot[slot]:
             past = row.version <= version
+            if decided and row.kind != OWNER:
+                continue
             if row.kind == FROZEN:
                 frozen |= past
             elif row.kind == OWNER and row.source == owner:
@@ -100,8 +102,7 @@ class SlotTable:
                 owner, frozen = row.target, False
             elif row.kind == ABORTED:
                 frozen = False
-            if not past and not frozen and row.kind == COMMITTED:
-                return owner
+            decided |= not past and not frozen and row.kind == COMMITTED
         return "" if frozen else owner
 
     def concerned(self, slot: int, group: str) -> bool:
