@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -58,13 +59,17 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         assert KEY not in found.log()
 
 
-def ask(address: tuple[str, int], command: Command) -> Command:
-    """Of a stranger on this machine."""
+def ask(address: tuple[str, int], command: Command, context: ssl.SSLContext | None = None) -> Command:
+    """Of a stranger on this machine. Raises ConnectionError where there is no answer."""
     frames = FrameReader()
-    with socket.create_connection(address, 30) as connection:
+    plain = socket.create_connection(address, 30)
+    with context.wrap_socket(plain, server_hostname=address[0]) if context is not None else plain as connection:
         connection.sendall(encode(command))
-        while not (answers := frames.feed(connection.recv(65536))):
-            pass
+        answers: list[Command] = []
+        while not answers:
+            if not (data := connection.recv(65536)):
+                raise ConnectionError("closed")
+            answers = frames.feed(data)
     return answers[0]
 
 

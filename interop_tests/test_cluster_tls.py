@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import socket
 import ssl
 import subprocess
 import sys
@@ -15,10 +14,10 @@ import pytest
 
 from core.tests.net.tls.certs import client_context, make_certificates
 from gantrymq.cluster.wire.codec import PROTOCOL_VERSION, GatewayCode, encode_body
-from gantrymq.remoting.codec import Command, FrameReader, encode
+from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import RequestCode, ResponseCode
 from interop_tests.running import Cluster, Process
-from interop_tests.test_cluster_key import BODY, BROKER
+from interop_tests.test_cluster_key import BODY, BROKER, ask
 from interop_tests.test_mqtt_paho import WAIT_S, Paho
 from interop_tests.waiting import until
 
@@ -70,21 +69,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsCluster]:
         found.stop()
         gc.collect()
         assert "Traceback" not in found.log()
-
-
-def ask(address: tuple[str, int], command: Command, context: ssl.SSLContext) -> Command:
-    frames = FrameReader()
-    with (
-        socket.create_connection(address, 30) as plain,
-        context.wrap_socket(plain, server_hostname="127.0.0.1") as link,
-    ):
-        link.sendall(encode(command))
-        answers: list[Command] = []
-        while not answers:
-            if not (data := link.recv(65536)):
-                raise ConnectionError("closed")
-            answers = frames.feed(data)
-    return answers[0]
 
 
 def test_messages_go_through_all_processes(cluster: TlsCluster) -> None:
