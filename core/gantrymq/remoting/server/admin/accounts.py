@@ -48,6 +48,9 @@ USER_TOKENS_MAX: Final = 1_000
 NOTE_CHARS_MAX: Final = 256
 DAY_MS: Final = 86_400_000
 
+Rows = list[tuple[str, bytes | None]]
+"""Key and value; None: the row goes."""
+
 Put = Callable[[str, list[tuple[str, bytes | None]], object, Callable[[Any, Any], None]], None]
 
 
@@ -177,11 +180,9 @@ def _one_of(what: str, given: str, known: dict[str, bool]) -> bool:
 def delete_user(command: Command, reply: Reply, services: Accounts) -> None:
     """DELETE_USER, and its own policy and tokens with it: a user made later under the name begins without rights."""
     user = _account(services, command.fields.get("username", ""))
-    tokens: list[tuple[str, bytes | None]] = [(token.id, None) for token in services.authority.tokens_of(user.name)]
-    if tokens:
-        services.put(TOKENS, tokens, None, lambda token, result: None)
-    services.put(POLICIES, [(f"user:{user.name}", None)], None, lambda token, result: None)
-    _put(command, reply, services, USERS, user.name, None)
+    tokens: Rows = [(token.id, None) for token in services.authority.tokens_of(user.name)]
+    rows: list[tuple[str, Rows]] = [(POLICIES, [(f"user:{user.name}", None)]), (USERS, [(user.name, None)])]
+    _put_in_turn(command, reply, services, [(TOKENS, tokens), *rows] if tokens else rows)
 
 
 def get_user(command: Command, reply: Reply, services: Accounts) -> None:
@@ -403,14 +404,20 @@ def _put(command: Command, reply: Reply, services: Accounts, table: str, key: st
     _put_all(command, reply, services, table, [(key, value)])
 
 
-def _put_all(
-    command: Command, reply: Reply, services: Accounts, table: str, rows: list[tuple[str, bytes | None]]
-) -> None:
+def _put_all(command: Command, reply: Reply, services: Accounts, table: str, rows: Rows) -> None:
     """Answered when they are stored."""
+    _put_in_turn(command, reply, services, [(table, rows)])
+
+
+def _put_in_turn(command: Command, reply: Reply, services: Accounts, steps: list[tuple[str, Rows]]) -> None:
+    """Rows of one table after the other, each when those before are stored: what fails is the answer, and nothing behind it is done."""
+    (table, rows), *others = steps
 
     def stored(_token: Any, result: Any) -> None:
         if isinstance(result, GantryError):
             reply.refuse(command, ResponseCode.SYSTEM_ERROR, result.text)
+        elif others:
+            _put_in_turn(command, reply, services, others)
         else:
             reply.respond(command)
 
