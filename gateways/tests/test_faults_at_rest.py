@@ -26,6 +26,7 @@ from gantrymq.store.log import record
 from gantrymq_gateways.amqp.config import AmqpConfig
 from gantrymq_gateways.amqp.gateway import Gateway
 from gantrymq_gateways.amqp.routes import AmqpRoutes
+from gantrymq_gateways.amqp.service import server_properties
 from gantrymq_gateways.mqtt.config import MqttConfig
 from gantrymq_gateways.mqtt.gateway import MqttGateway, Shell
 from gantrymq_gateways.mqtt.routes import MqttRoutes
@@ -80,7 +81,8 @@ class House(SnapshotNode):
             gateway=mqtt, wheel=self.wheel, turn=self.turn, clients=self.clients, settle=self.settle
         )
         self.server = SimpleNamespace(
-            gateway=amqp, wheel=self.wheel, turn=self.turn, config=AmqpConfig(), body_bytes_max=BODY_BYTES_MAX, settle=self.settle
+            gateway=amqp, wheel=self.wheel, turn=self.turn, config=AmqpConfig(), body_bytes_max=BODY_BYTES_MAX, settle=self.settle,
+            properties=server_properties(AmqpConfig(), "test"),
         )  # fmt: skip
 
     def settle(self) -> None:
