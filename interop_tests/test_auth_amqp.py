@@ -98,6 +98,27 @@ def test_rabbitmq_permissions(server: Guarded) -> None:
     connection.close()
 
 
+def test_line_ends_in_names_give_no_right(server: Guarded) -> None:
+    """They are dropped from names before the right is asked for, so that no user reads `secretjobs` as somebody who may read `jobs`."""
+    owner = connect(server, ADMIN, PASSWORD)
+    owner.channel().queue_declare("secretjobs", durable=True)
+    owner.channel().exchange_declare("secretlogs", "fanout", durable=True)
+    connection = connect(server, "rabbit", "rabbit-pass")
+    connection.channel().queue_declare("jobs", durable=True)
+    for act, text in (
+        (lambda ch: ch.queue_declare("secret\njobs", durable=True), "configure access to queue 'secretjobs'"),
+        (lambda ch: ch.queue_delete("secret\njobs"), "configure access to queue 'secretjobs'"),
+        (lambda ch: ch.queue_purge("secret\r\njobs"), "read access to queue 'secretjobs'"),
+        (lambda ch: ch.basic_get("secret\njobs"), "read access to queue 'secretjobs'"),
+        (lambda ch: ch.exchange_delete("secret\njobs"), "configure access to exchange 'secretjobs'"),
+        (lambda ch: ch.queue_bind("jobs", "secret\nlogs"), "read access to exchange 'secretlogs'"),
+        (lambda ch: ch.basic_publish("secret\nlogs", "", b"x"), "write access to exchange 'secretlogs'"),
+    ):
+        assert text in refused(connection, act)
+    connection.close()
+    owner.close()
+
+
 def test_native_rights(server: Guarded) -> None:
     connection = connect(server, "native", "native-pass")
     channel = connection.channel()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from gantrymq.auth.authority import CONFIGURE, READ, WRITE, Identity
 from gantrymq.auth.resources import Action, Kind
 from gantrymq.auth.rights import Decision
-from gantrymq_gateways.amqp.origin import ROOT, local, prefix_of
+from gantrymq_gateways.amqp.origin import ROOT, full_name, local, prefix_of
 from gantrymq_gateways.amqp.properties.mapping import topic_of
 from gantrymq_gateways.amqp.wire.constants import ACCESS_REFUSED, NOT_ALLOWED, AmqpError
 from gantrymq_gateways.amqp.wire.values import lookup, text_of
@@ -88,7 +88,7 @@ def _declare_queue(_channel: Channel, arguments: list[Any]) -> Iterable[Need]:
 
 
 def _bind_queue(channel: Channel, arguments: list[Any]) -> Iterable[Need]:
-    yield WRITE, QUEUE, channel.queue_name(arguments[1])
+    yield WRITE, QUEUE, local(channel.queue_name(arguments[1]))
     yield READ, EXCHANGE, arguments[2]
 
 
@@ -99,7 +99,7 @@ def _bind_exchange(_channel: Channel, arguments: list[Any]) -> Iterable[Need]:
 
 def _named(which: int, what: str) -> Needs:
     def needs(channel: Channel, arguments: list[Any]) -> Iterable[Need]:
-        yield which, what, channel.queue_name(arguments[1]) if what == QUEUE else arguments[1]
+        yield which, what, local(channel.queue_name(arguments[1])) if what == QUEUE else arguments[1]
 
     return needs
 
@@ -155,7 +155,7 @@ def decide(identity: Identity, need: Need, vhost: str = VHOST) -> Decision:
         found = [decide(identity, (each, what, name), vhost) for each in (CONFIGURE, WRITE, READ)]
         return next((each for each in found if each.allowed), found[0])
     kind = Kind.TOPIC if what == EXCHANGE else Kind.QUEUE
-    full = prefix_of(vhost) + name
+    full = full_name(prefix_of(vhost), name)
     native = topic_of(full) if what == EXCHANGE or vhost != VHOST else name
     return identity.decide_amqp(which, vhost, name, (NATIVE[which, what], kind, native))
 
@@ -180,8 +180,7 @@ def check_method(identity: Identity, channel: Channel, name: str, arguments: lis
     if needs is None:
         raise AmqpError(ACCESS_REFUSED, f"{name} has no declared right")
     vhost = channel.door.vhost
-    for which, what, name_ in needs(channel, arguments):
-        need = (which, what, local(name_))
+    for need in needs(channel, arguments):
         if need[1] == QUEUE and need[2].startswith("amq.rabbitmq.reply-to"):
             continue  # the connection's own
         if not decide(identity, need, vhost).allowed:
@@ -197,7 +196,7 @@ def check_publish(identity: Identity, exchange: str, key: str, vhost: str = VHOS
         return  # whoever was asked may answer: the name cannot be guessed
     else:
         need = (WRITE, EXCHANGE, DEFAULT_NAME)
-        native = key if vhost == VHOST else topic_of(prefix_of(vhost) + key)
+        native = key if vhost == VHOST else topic_of(full_name(prefix_of(vhost), key))
         allowed = identity.decide_amqp(WRITE, vhost, DEFAULT_NAME, (Action.PUB, Kind.QUEUE, native)).allowed
     if not allowed:
         raise refused(identity, need, vhost)

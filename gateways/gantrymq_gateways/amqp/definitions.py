@@ -30,6 +30,7 @@ from gantrymq_gateways.amqp.origin import (
     DIRECT_TOPIC,
     KIND,
     ROOT,
+    full_name,
     local,
     own_prefix,
     prefix_of,
@@ -627,7 +628,7 @@ class Definitions:
     @staticmethod
     def _alternate(exchange: Exchange, policies: server.Policies) -> str:
         found = exchange.rules.alternate or server.alternate_of(policies.of_exchange(exchange.name)[1])
-        return own_prefix(exchange.name) + found if found else ""
+        return full_name(own_prefix(exchange.name), found) if found else ""
 
     def _set_alternate(self, exchange: Exchange, alternate: str) -> Steps:
         topic = topic_of(exchange.name)

@@ -20,11 +20,11 @@ from gantrymq.net.procedures.driver import Steps, run
 from gantrymq_gateways.amqp import access
 from gantrymq_gateways.amqp.channels import channel as channels
 from gantrymq_gateways.amqp.channels import declare, transactions
-from gantrymq_gateways.amqp.channels.channel import Channel, Handler
+from gantrymq_gateways.amqp.channels.channel import Channel, Handler, clean_names
 from gantrymq_gateways.amqp.login import Login
 from gantrymq_gateways.amqp.messages.publish import Publisher, PublishingChannel, UnknownExchangeError
 from gantrymq_gateways.amqp.messages.timeouts import timed_out
-from gantrymq_gateways.amqp.origin import DEFAULT_EXCHANGE, ROOT, local
+from gantrymq_gateways.amqp.origin import DEFAULT_EXCHANGE, ROOT, clean, local
 from gantrymq_gateways.amqp.vhosts.registry import said_in
 from gantrymq_gateways.amqp.wire.connection import Asked, Connection
 from gantrymq_gateways.amqp.wire.constants import (
@@ -504,6 +504,7 @@ class AmqpDoor:
             error = AmqpError(COMMAND_INVALID, "unimplemented method", connection=True)
             self._fail(channel, error, number)
             return
+        clean_names(event.method.name, event.arguments)
         try:
             if self.identity is not None:
                 access.check_method(self.identity, channel, event.method.name, event.arguments)
@@ -578,7 +579,7 @@ class AmqpDoor:
         if arguments not in self._publishable:
             at = 3 + arguments[2]  # behind two bytes of a ticket
             exchange, key = arguments[3:at], arguments[at + 1 : at + 1 + arguments[at]]
-            names = exchange.decode("utf-8", "replace"), key.decode("utf-8", "replace")
+            names = clean(exchange.decode("utf-8", "replace")), key.decode("utf-8", "replace")
             access.check_publish(identity, *names, self.vhost)
             if len(self._publishable) >= PUBLISHABLE_MAX:
                 self._publishable.clear()

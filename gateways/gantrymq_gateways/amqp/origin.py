@@ -1,7 +1,8 @@
 """What a message says about where it was published to: names that stand for the default exchange, native tags of routing keys; names in a vhost.
 
-Exchanges, queues and policies of another vhost than `/` have a full name: the vhost, a line end, the name. No name that a client sends has a
-line end (RabbitMQ drops them), so full names are told from those of `/`, which are as they are.
+Exchanges, queues and policies of another vhost than `/` have a full name: the vhost, a line end, the name. Names of `/` are as they are. No
+declared name has a line end (`clean` drops them, as RabbitMQ does), so the two are told apart. What a client or a policy says elsewhere that
+leads to a queue or an exchange (routing keys, dead letter and alternate exchanges) may have one: `full_name` sees to it that it leads nowhere.
 """
 
 from __future__ import annotations
@@ -30,6 +31,16 @@ ROOT: Final = "/"
 def prefix_of(vhost: str) -> str:
     """What stands in front of the names of a vhost."""
     return "" if vhost == ROOT else vhost + "\n"
+
+
+def clean(name: str) -> str:
+    """RabbitMQ drops line ends from the names of queues and exchanges (rabbit_channel: strip_cr_lf)."""
+    return name.replace("\r", "").replace("\n", "")
+
+
+def full_name(prefix: str, name: str) -> str:
+    """What a name means in the vhost that has this prefix. With a line end it could be another vhost's: nothing has the name that it gets."""
+    return prefix + name.replace("\n", "\r")
 
 
 def own_prefix(name: str) -> str:

@@ -15,7 +15,7 @@ from gantrymq_gateways.amqp.properties.mapping import native_target
 from gantrymq_gateways.amqp.properties.writing import Renderer
 from gantrymq_gateways.amqp.routes import AmqpRoutes
 from gantrymq_gateways.amqp.wire.constants import AmqpError
-from gantrymq_gateways.amqp.wire.content import decode_properties
+from gantrymq_gateways.amqp.wire.content import Properties, decode_properties, encode_properties
 from gantrymq_gateways.amqp.wire.values import Field, Table, lookup
 from gateways.tests.amqp.peer import Content, Peer, Server, call, parse, publish
 from gateways.tests.amqp.test_management import Client
@@ -141,6 +141,51 @@ def test_further_keys_alternates_and_replies(server: Server, api: Client) -> Non
     assert reply_to.startswith("amq.rabbitmq.reply-to.")
     ((_, answer),) = peer.ask(publish(1, "", reply_to, b"!"))
     assert answer.body == b"!"
+
+
+def header(name: str, value: Field) -> bytes:
+    """A property list with this header alone."""
+    return encode_properties(Properties(headers=[(name, value)]))
+
+
+def test_what_has_a_line_end_leads_into_no_other_vhost(server: Server, api: Client) -> None:
+    """Full names are `vhost, line end, name`: a client of `/` that sends one whole reaches nothing with it."""
+    root, peer = server.client(1, 2), server.client(vhost="v")
+    declare(root, "own")
+    declare(peer, "jobs")
+    peer.call("exchange.declare", 0, "e", "fanout", False, True, False, False, False, [])
+    peer.call("queue.bind", 0, "jobs", "e", "", False, [])
+    (returned, *_) = root.ask(publish(1, "", "v\njobs", b"key", mandatory=True))
+    assert returned[1].arguments[0] == 312
+    for name in ("CC", "BCC"):
+        further = Field("A", [Field("S", b"v\njobs")])
+        root.raw(
+            publish(1, "", "nowhere", b"key", header(name, further))
+            + publish(1, "", "own", b"key", header(name, further))
+        )
+    assert root.ask(publish(2, "v\ne", "", b"exchange"))[0][2][0] == 404
+    table: Table = [("alternate-exchange", Field("S", b"v\ne"))]
+    root.call("exchange.declare", 0, "x", "direct", False, True, False, False, False, table)
+    root.raw(publish(1, "x", "nowhere", b"alternate"))
+    declare(root, "letters", [("x-dead-letter-exchange", Field("S", b"v\ne"))])
+    policy = broker_policy(server, "letters")
+    assert policy is not None
+    assert policy.dead_target == {"exchange": "v\re", "key": None}
+    routes = AmqpRoutes()
+    for route in default_routes(QueueDefinition("v\njobs", 1, True, False, False, b"")):
+        routes.add(1, route.topic, route.expression)
+    message = Message("letters", b"x", native_target("", "", ""), "")
+    for key, found in (("v\njobs", []), ("jobs", [])):
+        made = routes.dead_letters.copy(message, "letters", {"exchange": "", "key": key}, "rejected", 0)
+        assert made is not None
+        assert list(routes.match(made[0])) == found
+    api.ask("POST", "exchanges/%2F/amq.default/publish", {"routing_key": "v\njobs", "payload": "", "properties": {}})
+    api.ask("POST", "exchanges/%2F/v%0Ae/publish", {"routing_key": "", "payload": "", "properties": {}})
+    assert api.ask("GET", "queues/%2F/v%0Ajobs")[0] == 404
+    assert api.ask("DELETE", "queues/%2F/v%0Ajobs")[0] == 404
+    assert api.ask("PUT", "policies/%2F/v%0Ap", {"pattern": "", "definition": {"max-length": 0}})[0] in (201, 204, 400)
+    assert api.ask("GET", "policies/v")[1] == []
+    assert peer.count("jobs") == 0
 
 
 def test_policies_are_a_vhosts_own(server: Server, api: Client) -> None:

@@ -19,7 +19,7 @@ from gantrymq_gateways.amqp.messages.publish import PublishingChannel
 from gantrymq_gateways.amqp.messages.streams import StreamConsumer, StreamQueue, check_terms, reading_of, unsupported
 from gantrymq_gateways.amqp.messages.timeouts import Ages
 from gantrymq_gateways.amqp.messages.transaction import Transaction
-from gantrymq_gateways.amqp.origin import local, prefix_of
+from gantrymq_gateways.amqp.origin import clean, local, prefix_of
 from gantrymq_gateways.amqp.properties.mapping import body_of
 from gantrymq_gateways.amqp.queues.arguments import consumer_priority
 from gantrymq_gateways.amqp.wire.codec import content_frames, method_frame
@@ -119,8 +119,7 @@ class Channel(PublishingChannel):
             self.door.send(self.number, name, *arguments)
 
     def queue_name(self, name: str) -> str:
-        """The full name. Names are taken without line ends; an empty one is the queue last declared."""
-        name = clean(name)
+        """The full name; an empty one is the queue last declared."""
         if name:
             return self.prefix + name
         if not self.last_queue:
@@ -180,9 +179,18 @@ class Channel(PublishingChannel):
             self.reply("basic.cancel", tag, True)
 
 
-def clean(name: str) -> str:
-    """RabbitMQ drops line ends from names."""
-    return name.replace("\r", "").replace("\n", "")
+NAMES: Final[dict[str, tuple[int, ...]]] = {
+    "exchange.declare": (1,), "exchange.delete": (1,), "exchange.bind": (1, 2), "exchange.unbind": (1, 2),
+    "queue.declare": (1,), "queue.bind": (1, 2), "queue.unbind": (1, 2), "queue.purge": (1,), "queue.delete": (1,),
+    "basic.consume": (1,), "basic.get": (1,),
+}  # fmt: skip
+"""Which arguments of a method are names of queues and exchanges. basic.publish has its own way (`Targets`)."""
+
+
+def clean_names(method: str, arguments: list[Any]) -> None:
+    """Take the line ends out of names, before anybody asks for rights or looks for what has the name: both must see the same."""
+    for at in NAMES.get(method, ()):
+        arguments[at] = clean(arguments[at])
 
 
 # channel.

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from gantrymq.broker.port import END, CursorInfo
 from gantrymq.net.procedures.driver import Steps
-from gantrymq_gateways.amqp.channels.channel import Channel, Handler, clean
+from gantrymq_gateways.amqp.channels.channel import Channel, Handler
 from gantrymq_gateways.amqp.definitions import GROUP, Binding, Exchange, QueueDefinition, system_exchange
 from gantrymq_gateways.amqp.exchanges.arguments import TYPES, check_exchange, check_same_arguments
 from gantrymq_gateways.amqp.messages.consumers import Queue
@@ -32,7 +32,6 @@ RESERVED_PREFIX: Final = "amq."
 
 def _named(channel: Channel, name: str) -> str:
     """An exchange's full name; the default exchange is not for definitions."""
-    name = clean(name)
     if not name:
         raise AmqpError(ACCESS_REFUSED, "operation not permitted on the default exchange")
     return channel.prefix + name
@@ -178,7 +177,7 @@ def queue_declare(
     arguments: Table,
 ) -> Steps:
     door = channel.door
-    name = clean(queue)
+    name = queue
     if name == DIRECT_REPLY_TO:  # no queue, but clients look whether it is there
         if not nowait:
             channel.reply("queue.declare-ok", name, 0, 1)
@@ -255,7 +254,7 @@ def queue_bind(
     if local(name).startswith(DIRECT_REPLY_TO):
         raise unknown_queue_error(name)
     # AMQP queue.bind, rule "queue-known": with neither queue nor key given, the key is the queue's name too.
-    key = local(name) if not key and not clean(queue) else key
+    key = local(name) if not key and not queue else key
     wanted = Binding(_named(channel, exchange), True, name, _key(key), encode_table(arguments))
     door = channel.door
 
@@ -271,7 +270,7 @@ def queue_bind(
 
 def queue_unbind(channel: Channel, _ticket: int, queue: str, exchange: str, key: str, arguments: Table) -> Steps:
     name = channel.queue_name(queue)
-    key = local(name) if not key and not clean(queue) else key
+    key = local(name) if not key and not queue else key
     wanted = Binding(_named(channel, exchange), True, name, _key(key), encode_table(arguments))
     door = channel.door
 

@@ -19,7 +19,7 @@ from gantrymq_gateways.amqp.management.definitions_file import export, import_
 from gantrymq_gateways.amqp.management.http import Request
 from gantrymq_gateways.amqp.management.inside import Fetched, Inside
 from gantrymq_gateways.amqp.management.values import plain_properties, properties_of, table_of, truth
-from gantrymq_gateways.amqp.origin import ROOT, prefix_of
+from gantrymq_gateways.amqp.origin import ROOT, full_name, prefix_of
 from gantrymq_gateways.amqp.vhosts.registry import said_in
 from gantrymq_gateways.amqp.wire.constants import NOT_FOUND, AmqpError
 from gantrymq_gateways.amqp.wire.values import encode_table
@@ -180,7 +180,7 @@ def _nodes(api: Api, _request: Request) -> Any:
 
 def _full(values: list[str], name: str) -> str:
     """Of a name in the vhost of the path."""
-    return prefix_of(values[0]) + name
+    return full_name(prefix_of(values[0]), name)
 
 
 def _in(values: list[str]) -> str | None:

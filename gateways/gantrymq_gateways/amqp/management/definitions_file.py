@@ -10,7 +10,7 @@ from gantrymq_gateways.amqp.gateway import Gateway
 from gantrymq_gateways.amqp.management import policies, views, virtual_hosts
 from gantrymq_gateways.amqp.management.inside import Inside
 from gantrymq_gateways.amqp.management.values import table_of, truth
-from gantrymq_gateways.amqp.origin import ROOT, local, prefix_of, vhost_of
+from gantrymq_gateways.amqp.origin import ROOT, full_name, local, prefix_of, vhost_of
 from gantrymq_gateways.amqp.queues.policies import OPERATOR, USER
 
 log = logging.getLogger(__name__)
@@ -93,12 +93,14 @@ def _parameter(inside: Inside, row: dict[str, Any]) -> Steps:
         return None
     if row.get("component") != OPERATOR or not isinstance(row.get("value"), dict):
         return "parameters"
-    yield from policies.put(inside.gateway, OPERATOR, prefix_of(inside.vhost) + str(row["name"]), row["value"])
+    yield from policies.put(
+        inside.gateway, OPERATOR, full_name(prefix_of(inside.vhost), str(row["name"])), row["value"]
+    )
     return None
 
 
 def _policy(inside: Inside, row: dict[str, Any]) -> Steps:
-    yield from policies.put(inside.gateway, USER, prefix_of(inside.vhost) + str(row["name"]), row)
+    yield from policies.put(inside.gateway, USER, full_name(prefix_of(inside.vhost), str(row["name"])), row)
 
 
 def _exchange(inside: Inside, row: dict[str, Any]) -> Steps:

@@ -9,12 +9,12 @@ from gantrymq.broker.port import Outcome
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.held.outbound import Piece
 from gantrymq.net.procedures.driver import Done, Steps
-from gantrymq_gateways.amqp.channels.channel import Channel
+from gantrymq_gateways.amqp.channels.channel import Channel, clean_names
 from gantrymq_gateways.amqp.door import HANDLERS
 from gantrymq_gateways.amqp.gateway import Gateway
 from gantrymq_gateways.amqp.messages.consumers import Queue
 from gantrymq_gateways.amqp.messages.publish import Publisher, PublishingChannel
-from gantrymq_gateways.amqp.origin import ROOT, prefix_of
+from gantrymq_gateways.amqp.origin import ROOT, full_name, prefix_of
 from gantrymq_gateways.amqp.vhosts.registry import said_in
 from gantrymq_gateways.amqp.wire.codec import FRAME, decode_arguments, encode_arguments
 from gantrymq_gateways.amqp.wire.constants import FRAME_BODY, FRAME_HEADER, METHODS, NOT_FOUND, AmqpError
@@ -63,8 +63,10 @@ class Inside:
     def call(self, name: str, *arguments: Any) -> Steps:
         """One method; returns the arguments of its answer. Raises AmqpError and GantryError."""
         self.replies.clear()
+        asked = list(arguments)
+        clean_names(name, asked)
         try:
-            steps = HANDLERS[name](self._channel, *arguments)
+            steps = HANDLERS[name](self._channel, *asked)
             if steps is not None:
                 yield from steps
         except AmqpError as error:
@@ -89,7 +91,7 @@ class Inside:
     def publish(self, exchange: str, key: str, properties: Properties, body: bytes) -> Steps:
         """True if a queue got it."""
         definitions = self.gateway.definitions
-        if exchange and (yield from definitions.find_exchange(prefix_of(self.vhost) + exchange)) is None:
+        if exchange and (yield from definitions.find_exchange(full_name(prefix_of(self.vhost), exchange))) is None:
             raise AmqpError(NOT_FOUND, f"no exchange '{exchange}' in vhost '{self.vhost}'")
         self._frames.clear()
         gateway = self.gateway

@@ -14,7 +14,7 @@ from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import DELAYED, Message
 from gantrymq_gateways.amqp.messages.special import Special, SpecialReader, delay_property, keys_property, origin_keys
-from gantrymq_gateways.amqp.origin import DEFAULT_EXCHANGE, DIRECT_TOPIC, KIND, local, tag_of
+from gantrymq_gateways.amqp.origin import DEFAULT_EXCHANGE, DIRECT_TOPIC, KIND, clean, full_name, local, tag_of
 from gantrymq_gateways.amqp.properties.mapping import expires_at, native_target, topic_of
 from gantrymq_gateways.amqp.properties.reading import Content, PropertyReader, SpecialListError
 from gantrymq_gateways.amqp.wire.codec import ack_frame, content_frames, method_frame, nack_frame, split_publish
@@ -96,7 +96,7 @@ class Targets:
         if immediate:
             raise AmqpError(NOT_IMPLEMENTED, "immediate=true", connection=True)
         version = self._definitions.version
-        exchange = exchange.replace("\r", "").replace("\n", "")
+        exchange = clean(exchange)
         try:
             if not exchange:
                 return self._default(key, mandatory, version)
@@ -118,7 +118,7 @@ class Targets:
     def first_of(self, target: Target, arguments: bytes, keys: list[str]) -> Target:
         """Where a message of the default exchange with several keys (full names) lies: with the first queue that there is."""
         _, key, _, _ = split_publish(arguments)
-        first = self.prefix + key
+        first = full_name(self.prefix, key)
         for name in (first, *keys):
             queue = self._definitions.queues.get(name)
             if queue is not None and name != first:
@@ -131,7 +131,7 @@ class Targets:
 
     def _default(self, key: str, mandatory: bool, version: int) -> Target:
         """The default exchange: to the queue named like the key, and nothing is stored if there is none."""
-        name = self.prefix + key
+        name = full_name(self.prefix, key)
         queue = self._definitions.queues.get(name)
         names.refuse_nul(key)
         topic, tag, rest = DIRECT_TOPIC, names.encode_word(name), ""
@@ -293,7 +293,7 @@ class Publisher:
         if keys:
             self._owner.check_keys(local(target.exchange), keys)
         if keys and target.exchange == DEFAULT_EXCHANGE:
-            keys = [self._targets.prefix + key for key in keys]
+            keys = [full_name(self._targets.prefix, key) for key in keys]
             target = self._targets.first_of(target, event.arguments, keys)
         message = self._message(target, event.body, special.content, special.delay_ms)
         if keys:

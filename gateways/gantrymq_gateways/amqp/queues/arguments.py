@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from gantrymq.model import properties as props
 from gantrymq.model.queue_policy import Policy
-from gantrymq_gateways.amqp.origin import KIND, own_prefix
+from gantrymq_gateways.amqp.origin import KIND, full_name, own_prefix
 from gantrymq_gateways.amqp.wire.constants import PRECONDITION_FAILED, AmqpError
 from gantrymq_gateways.amqp.wire.values import ERLANG_TYPES, Field, Table, lookup, read_table, text_of
 
@@ -303,7 +303,7 @@ def policy_of(
         limit = delivery_limit
     exchange = text("x-dead-letter-exchange")
     if exchange:
-        exchange = own_prefix(name) + exchange
+        exchange = full_name(own_prefix(name), exchange)
     policy = Policy(
         name=name,
         message_ttl_ms=number("x-message-ttl"),

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from gantrymq.model import names
 from gantrymq.model.message import Message
-from gantrymq_gateways.amqp.origin import DEFAULT_EXCHANGE, DIRECT_TOPIC, KIND, local, own_prefix, tag_of
+from gantrymq_gateways.amqp.origin import DEFAULT_EXCHANGE, DIRECT_TOPIC, KIND, full_name, local, own_prefix, tag_of
 from gantrymq_gateways.amqp.properties.mapping import body_of, native_target, topic_of
 from gantrymq_gateways.amqp.properties.reading import PropertyReader
 from gantrymq_gateways.amqp.properties.writing import Renderer
@@ -59,7 +59,7 @@ class AmqpDeadLetters:
             made = Message(topic_of(exchange), body, native_target(exchange, tag, "") + native, tag)
             made.exchange = exchange
         else:
-            name = prefix + key
+            name = full_name(prefix, key)
             topic, tag, rest = DIRECT_TOPIC, names.encode_word(name), ""
             if self._has_topic(name):
                 topic, tag = topic_of(name), ""
@@ -117,7 +117,7 @@ def _went_round(deaths: list[Table], prefix: str) -> frozenset[str]:
     for entry in deaths:
         if _text(entry, "reason") == "rejected":
             break
-        found.append(prefix + _text(entry, "queue"))
+        found.append(full_name(prefix, _text(entry, "queue")))
     return frozenset(found)
 
 
