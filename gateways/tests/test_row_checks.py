@@ -26,6 +26,7 @@ GARBAGE = {
     "mqtt_exchange": [("k", b"\x00\x01"), ("<k", b"\x00")],
     "mqtt_exclusive": [("k", b"{"), ("k", b"[1,2,3]"), ("k", b'["t","c"]')],
     "mqtt_past": [("g/1", b"{"), ("g/1", b"[1,2]"), ("g/1", b'"t"')],
+    "mqtt_over": [("c", b"{"), ("c", b'{"entries":"1"}'), ("c", b"[]")],
     "mqtt_will": [("c", b"{"), ("c", b"[]"), ("c", b"\x00")],
     "mqtt_bridge": [("b", b"{"), ("b", b"{}"), ("b", b"[]")],
     "amqp_exchange": [("e", b"{"), ("e", b'{"type":1}'), ("e", b"{}")],

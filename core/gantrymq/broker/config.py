@@ -44,11 +44,14 @@ class BrokerConfig:
     """Messages in one SEND_BATCH_MESSAGE; more are refused. A batch is one append, 3 us a message. RocketMQ's example that fills batches
     of a million bytes sends 14,000 in one."""
     session_bytes_max: int = setting(1 << 30, least=0)
-    """Backlog of one MQTT session (one filter's queue); beyond it the oldest entries are dropped and counted. 0: no limit."""
+    """Backlog of one MQTT session (one filter's queue); beyond it see session_bytes_full. Looked at once a minute. 0: no limit."""
+    session_bytes_full: Literal["drop_oldest", "drop_newest", "disconnect"] = "drop_oldest"
+    """What goes beyond session_bytes_max: the oldest messages, or those that came last, dropped and counted; or the session ends: its client is
+    disconnected (reason 0x97) and finds no session when it comes back."""
     session_messages_max: int = setting(0, least=0)
     """The same in messages, those with the client included; looked at once a minute. 0: no limit."""
-    session_messages_full: Literal["drop_oldest", "drop_newest"] = "drop_oldest"
-    """Which messages go beyond session_messages_max: the oldest, or those that came last (as with Mosquitto's max_queued_messages)."""
+    session_messages_full: Literal["drop_oldest", "drop_newest", "disconnect"] = "drop_oldest"
+    """The same for session_messages_max; drop_newest is what Mosquitto's max_queued_messages does."""
     snapshot_records: int = setting(100_000, least=1)
     """A snapshot of tables and cursors is made after so many records of theirs, or a quarter of the rows, whichever is more."""
     snapshot_interval_s: int = setting(600, least=1, most=1_000_000)

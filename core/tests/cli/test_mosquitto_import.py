@@ -86,6 +86,20 @@ def test_what_is_not_understood_is_said(line: str) -> None:
     assert left.startswith(f"line 1: {line}")
 
 
+def test_limits_of_what_waits_are_those_of_clean_and_of_kept_sessions() -> None:
+    found = read_mosquitto("max_queued_messages 500\nmax_queued_bytes 1000000\n")
+    assert found.settings == {
+        "mqtt.volatile_entries_max": 500,
+        "mqtt.volatile_bytes_max": 1_000_000,
+        "mqtt.volatile_entries_full": "drop_newest",
+        "broker.session_messages_max": 500,
+        "broker.session_messages_full": "drop_newest",
+        "broker.session_bytes_max": 1_000_000,
+        "broker.session_bytes_full": "drop_newest",
+    }
+    assert found.left == []
+
+
 def test_the_command_writes_files_that_the_server_reads(tmp_path: Path) -> None:
     conf, out, bridges = tmp_path / "mosquitto.conf", tmp_path / "gantry.toml", tmp_path / "bridges.conf"
     conf.write_text(FULL)

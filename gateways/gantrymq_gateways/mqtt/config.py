@@ -60,6 +60,8 @@ class MqttConfig:
     """Topic aliases of a 5.0 client in each direction: each keeps a topic in memory."""
     volatile_entries_max: int = setting(100_000, least=1, most=1_000_000)
     """QoS 1 messages that wait (as positions in the log) for a slow client with a clean session; beyond it see volatile_entries_full."""
+    volatile_bytes_max: int = setting(0, least=0)
+    """The same in bytes of their records; 0: no limit. They lie in the log, not in memory."""
     volatile_entries_full: Literal["disconnect", "drop_oldest", "drop_newest"] = "disconnect"
     """What becomes of one more: the client is cut off (reason 0x97), or the oldest that waits, or the new one, is dropped and counted."""
     outbound_bytes_max: int = setting(8 * 1024 * 1024, least=262_144, most=16 * 1024 * 1024)

@@ -32,6 +32,7 @@ from gantrymq_gateways.mqtt.messages.will_rows import KeptWill, WillRows
 from gantrymq_gateways.mqtt.messages.wills import Wills
 from gantrymq_gateways.mqtt.operate.events import Events
 from gantrymq_gateways.mqtt.operate.operations import Operations
+from gantrymq_gateways.mqtt.operate.overfull import Overfull
 from gantrymq_gateways.mqtt.operate.sys_topics import SysTopics
 from gantrymq_gateways.mqtt.retained import RetainedStore
 from gantrymq_gateways.mqtt.sessions.lifecycle import Lifecycle
@@ -128,6 +129,7 @@ class MqttGateway:
             self.rules,
             shell.clock.now_ms,
             config.volatile_entries_full,
+            config.volatile_bytes_max,
             note_receipts=Receipts(port, shell.turn.at_append, self._retry_later).note,
             wants_sys=self.sys.wants,
             flush_settled=self.flush_settled,
@@ -136,6 +138,7 @@ class MqttGateway:
         )
         self.backlog_dropped = tools.backlog_dropped
         self.lifecycle = Lifecycle(port, tools, self.fanout, self.kept, shell.clock.now_ms, shell.name, config)
+        self.overfull = Overfull(port, self.lifecycle)
         self.limits = ConnectionLimits(
             body_bytes_max + HEADER_BYTES_MAX,
             config.connect_timeout_ms,
@@ -181,6 +184,11 @@ class MqttGateway:
                 "gantry_mqtt_backlog_dropped_total",
                 "Messages of QoS 1 and 2 that a clean session had no room for (mqtt.volatile_entries_full)",
                 lambda: self.backlog_dropped.value,
+            ),
+            (
+                "gantry_mqtt_sessions_over_total",
+                "Sessions ended because their backlog was over a limit (broker.session_messages_full, broker.session_bytes_full)",
+                lambda: self.overfull.ended,
             ),
             ("gantry_mqtt_expired_total", "Messages that had expired when they came", lambda: fanout.expired),
             ("gantry_mqtt_refused_total", "Connections closed for what they published", lambda: refusals.closed),
@@ -264,6 +272,7 @@ class MqttGateway:
         yield from self.will_rows.begin()
         yield from self.lifecycle.past.begin()
         yield from self.lifecycle.exclusives.begin()
+        yield from self.overfull.begin()
         self.ready = True
         now_ms = self.shell.clock.monotonic_ms()
         self._sweep_handle = self.shell.wheel.call_at(now_ms + SWEEP_MS, self._sweep)
@@ -283,6 +292,7 @@ class MqttGateway:
     def _sweep(self, now_ms: int) -> None:
         if self.ready:
             self.lifecycle.sweep()
+            self.overfull.sweep()
             self.operate.sweep()
             run(self.will_rows.sweep(), self.lifecycle.report)
             run(self.lifecycle.past.sweep(), self.lifecycle.report)

@@ -7,7 +7,9 @@ The bytes of a session's backlog are summed only where they could reach the limi
 from __future__ import annotations
 
 import heapq
+import json
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.broker.consuming.acks import encode_range
@@ -31,28 +33,40 @@ SESSION_GROUPS: Final = "mqtt:"
 ENTRY_BYTES_MAX: Final = BODY_BYTES_CEILING + 64 * 1024
 """No entry is larger; a backlog of fewer than limit / this cannot exceed the limit and is not summed."""
 FAMILY: Final = "gantry_pinned_bytes"
+OVER_TABLE: Final = "mqtt_over"
+"""Sessions that are to end because of their backlog: client id -> JSON {"entries": so many, "text": which limit}. Gateways watch it."""
+DISCONNECT: Final = "disconnect"
+NEWEST: Final = "drop_newest"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLimits:
+    """Of the backlog of one filter of a session; 0: none. `..._full`: drop_oldest, drop_newest or disconnect."""
+
+    bytes_max: int = 0
+    bytes_full: str = "drop_oldest"
+    messages_max: int = 0
+    messages_full: str = "drop_oldest"
 
 
 class Pins:
     """`append_now` writes an acknowledgement record; `trim(light, offset)` gives back the space of a light queue's entries below;
-    `name_of(queue)`: what people call it."""
+    `over(client id, row)`: the session is to end; `name_of(queue)`: what people call it."""
 
     def __init__(
         self,
         cursors: Cursors,
         append_now: Callable[[bytes], None],
         trim: Callable[[int, int], None],
-        session_bytes_max: int,
-        session_messages_max: int = 0,
-        session_messages_full: str = "drop_oldest",
+        limits: SessionLimits,
+        over: Callable[[str, bytes], None],
         name_of: Callable[[str], str] = str,
     ) -> None:
         self._cursors = cursors
         self._trim = trim
         self._append_now = append_now
-        self._session_bytes_max = session_bytes_max
-        self._session_messages_max = session_messages_max
-        self._session_messages_full = session_messages_full
+        self.limits = limits
+        self._over = over
         self._sums: dict[int, tuple[int, int, int]] = {}
         """Cursor to (from, to, bytes) of its entries."""
         self._name_of = name_of
@@ -83,9 +97,9 @@ class Pins:
                     heapq.heappush(top, entry)
                 else:
                     heapq.heappushpop(top, entry)
-            if cursor.group.startswith(SESSION_GROUPS) and self._session_bytes_max:
+            if cursor.group.startswith(SESSION_GROUPS) and self.limits.bytes_max:
                 yield from self._limit(cursor)
-            if cursor.group.startswith(SESSION_GROUPS) and self._session_messages_max:
+            if cursor.group.startswith(SESSION_GROUPS) and self.limits.messages_max:
                 self._limit_number(cursor)
         for cursor_id in [cursor_id for cursor_id in self._sums if cursor_id not in self._cursors.by_id]:
             del self._sums[cursor_id]
@@ -94,14 +108,16 @@ class Pins:
     def _limit_number(self, cursor: Cursor) -> None:
         """What is with the client stays, and counts."""
         window, end = cursor.window, self._cursors.end(cursor)
-        over = window.ready(end) + window.unacked() - self._session_messages_max
+        over = window.ready(end) + window.unacked() - self.limits.messages_max
         if over <= 0:
             return
+        text = f"{self.limits.messages_max} messages (broker.session_messages_max)"
         kind = "newest"
-        if self._session_messages_full == "drop_newest":
-            first, last = max(window.next_offset, end - over), end - 1
-            for offset in range(window.next_offset, first):
-                window.bring_back(offset)
+        if self.limits.messages_full == DISCONNECT:
+            self._end(cursor, text)
+            return
+        if self.limits.messages_full == NEWEST:
+            first, last = self._newest(cursor, end - over), end - 1
         else:
             kind = "oldest"
             first = max(window.inflight, default=window.floor - 1) + 1
@@ -110,12 +126,26 @@ class Pins:
             last = returned[over - 1] if new <= 0 else max(first, window.next_offset) + new - 1
             last = min(last, end - 1)
         if first <= last:
-            text = f"{self._session_messages_max} messages (broker.session_messages_max)"
             self._drop(cursor, first, last, text, kind)
+
+    def _newest(self, cursor: Cursor, first: int) -> int:
+        """Where a drop of the newest entries begins, at best at `first`: what lies before it is to be delivered one by one."""
+        window = cursor.window
+        first = max(window.next_offset, first)
+        for offset in range(window.next_offset, first):
+            window.bring_back(offset)
+        return first
+
+    def _end(self, cursor: Cursor, text: str) -> None:
+        """The session is over its limit and is to end: its gateway does that."""
+        window = cursor.window
+        entries = window.ready(self._cursors.end(cursor)) + window.unacked()
+        row = {"entries": entries, "text": f"{text}, queue {self._name_of(cursor.queue)}"}
+        self._over(cursor.group.removeprefix(SESSION_GROUPS), json.dumps(row).encode())
 
     def _limit(self, cursor: Cursor) -> Slices[None]:
         window = cursor.window
-        if (self._cursors.end(cursor) - window.floor) * ENTRY_BYTES_MAX <= self._session_bytes_max:
+        if (self._cursors.end(cursor) - window.floor) * ENTRY_BYTES_MAX <= self.limits.bytes_max:
             self._sums.pop(cursor.id, None)
             return
         low, high, total = self._sums.get(cursor.id, (window.floor, window.floor, 0))
@@ -129,20 +159,42 @@ class Pins:
             new = yield from self._sizes(cursor, high, end)
             total += sum(new)
             high += len(new)
-        if total > self._session_bytes_max:
-            first = max(window.inflight, default=window.floor - 1) + 1  # what is with the client stays
-            last = first
-            while total > self._session_bytes_max and last < high:
-                for size in (yield from self._sizes(cursor, last, high)):
-                    if total <= self._session_bytes_max:
-                        break
-                    total -= size
-                    last += 1
-            if last > first:
-                text = f"{self._session_bytes_max} bytes (broker.session_bytes_max)"
-                self._drop(cursor, first, last - 1, text, "oldest")
+        if total > self.limits.bytes_max:
+            yield from self._shorten(cursor, high, total)
             low, high, total = window.floor, window.floor, 0  # some lay above the floor: summed anew
         self._sums[cursor.id] = (low, high, total)
+
+    def _shorten(self, cursor: Cursor, end: int, total: int) -> Slices[None]:
+        """The entries before `end` have `total` bytes, which is too much. What is with the client stays."""
+        window, most = cursor.window, self.limits.bytes_max
+        text = f"{most} bytes (broker.session_bytes_max)"
+        if self.limits.bytes_full == DISCONNECT:
+            self._end(cursor, text)
+            return
+        if self.limits.bytes_full == NEWEST:
+            first = end
+            while total > most and first > window.next_offset:
+                start = max(window.next_offset, first - UNITS_STEP)
+                sizes: list[int] = []
+                while start + len(sizes) < first:
+                    sizes += yield from self._sizes(cursor, start + len(sizes), first)
+                for size in reversed(sizes):
+                    if total <= most:
+                        break
+                    total -= size
+                    first -= 1
+            if first < end:
+                self._drop(cursor, self._newest(cursor, first), end - 1, text, "newest")
+            return
+        first = last = max(window.inflight, default=window.floor - 1) + 1
+        while total > most and last < end:
+            for size in (yield from self._sizes(cursor, last, end)):
+                if total <= most:
+                    break
+                total -= size
+                last += 1
+        if last > first:
+            self._drop(cursor, first, last - 1, text, "oldest")
 
     def _sizes(self, cursor: Cursor, offset: int, end: int) -> Slices[list[int]]:
         count = min(UNITS_STEP, end - offset)

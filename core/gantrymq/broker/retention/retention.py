@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from gantrymq.broker.consuming.acks import ACK_TOPIC, RECORD_BYTES_MAX
 from gantrymq.broker.consuming.moved import MOVED_MAX
 from gantrymq.broker.retention.live import Survey
-from gantrymq.broker.retention.pins import Pins
+from gantrymq.broker.retention.pins import OVER_TABLE, Pins, SessionLimits
 from gantrymq.broker.slices import HELD, Sliced, Slices, patient
 from gantrymq.broker.tables.tables import item_message
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -80,9 +80,13 @@ class Retention:
             broker.cursors,
             broker.append_ack,
             store.trim_light,
-            broker.config.session_bytes_max,
-            broker.config.session_messages_max,
-            broker.config.session_messages_full,
+            SessionLimits(
+                broker.config.session_bytes_max,
+                broker.config.session_bytes_full,
+                broker.config.session_messages_max,
+                broker.config.session_messages_full,
+            ),
+            self._session_over,
             broker.queues.name_of,
         )
         self._pins_at = 0
@@ -105,6 +109,10 @@ class Retention:
         """Rows and cursors' states written again since the start."""
         self.staying = ""
         """Why the oldest segment could not go at the last try; empty: it could, or was not due."""
+
+    def _session_over(self, client_id: str, row: bytes) -> None:
+        if client_id not in self._broker.tables.rows(OVER_TABLE):
+            self._broker.put(OVER_TABLE, [(client_id, row)], None, None)
 
     # --- the clock
 

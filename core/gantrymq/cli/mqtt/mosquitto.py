@@ -22,8 +22,8 @@ BRIDGE_KEYS: Final = frozenset(
 
 KEPT: Final = {
     "persistence": "everything that is acknowledged is in the log",
-    "persistence_location": "the data directory is server.data (--data)",
-    "persistence_file": "there is one log",
+    "persistence_location": "the data directory is server.data (--data); gantry mqtt import-db reads the mosquitto.db that lies there",
+    "persistence_file": "there is one log; gantry mqtt import-db reads that file",
     "autosave_interval": "the log is written at once",
     "autosave_on_changes": "the log is written at once",
     "user": "the service's own user is the one it is started as",
@@ -97,7 +97,6 @@ def _whole(least: int, most: int) -> Callable[[str], int]:
 
 NUMBERS: Final[dict[str, tuple[str, Callable[[str], int]]]] = {
     "max_inflight_messages": ("mqtt.inflight_max", _whole(1, 10_000)),
-    "max_queued_messages": ("mqtt.volatile_entries_max", _whole(1, 1_000_000)),
     "max_keepalive": ("mqtt.keep_alive_s_max", _whole(0, 65_535)),
     "message_size_limit": ("message.body_bytes_max", _whole(1, 15_000_000)),
     "max_packet_size": ("message.body_bytes_max", _whole(1, 15_000_000)),
@@ -106,6 +105,12 @@ NUMBERS: Final[dict[str, tuple[str, Callable[[str], int]]]] = {
     "max_connections": ("server.door_connections_max", _whole(1, 1_000_000)),
 }
 """Options that are a number here, too."""
+
+QUEUES: Final[dict[str, tuple[str, str, Callable[[str], int]]]] = {
+    "max_queued_messages": ("mqtt.volatile_entries", "broker.session_messages", _whole(1, 1_000_000)),
+    "max_queued_bytes": ("mqtt.volatile_bytes", "broker.session_bytes", _whole(0, 1 << 50)),
+}
+"""Limits of what waits for a client: of clean and of kept sessions, `..._max` each. The newest go, as with Mosquitto."""
 
 CERTIFICATE_USER: Final = {"use_identity_as_username": "cn", "use_subject_as_username": "subject"}
 """Options that make a client certificate's name the user's, and `auth.certificate_user`."""
@@ -165,6 +170,11 @@ class _Reader:
         elif key in NUMBERS:
             name, read = NUMBERS[key]
             self.found.settings[name] = read(value)
+        elif key in QUEUES:
+            clean, kept, read = QUEUES[key]
+            most = read(value)
+            newest = {"mqtt.volatile_entries_full": "drop_newest", f"{kept}_full": "drop_newest"}
+            self.found.settings |= {f"{clean}_max": most, f"{kept}_max": most, **newest}
         elif key in KEPT:
             self.found.kept.append(f"{key}: {KEPT[key]}")
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gantrymq.broker.port import END, Outcome, Route
+from gantrymq.broker.retention.pins import OVER_TABLE, SessionLimits
 from gantrymq.metrics import Metrics
 from gantrymq.model.errors import ErrorCode
 from gantrymq.model.message import Message
@@ -81,7 +83,7 @@ def test_pins_name_who_holds_back_most_and_sessions_are_bounded() -> None:
     node.call("add_route", Route("r", "prefix", None, "a", light))
     session = node.call("open_cursor", f"~{light}", "mqtt:c1", END).cursor
     queue = node.call("open_cursor", f"~{light}", "amqp", END).cursor
-    node.retention.pins._session_bytes_max = 100_000
+    node.retention.pins.limits = SessionLimits(bytes_max=100_000)
     metrics = Metrics()
     node.retention.show(metrics)
     first = node.send(1, "a", size=40_000)
@@ -110,8 +112,7 @@ def test_sessions_are_bounded_in_messages(full: str, left: tuple[int, ...]) -> N
     node.call("add_route", Route("r", "prefix", None, "a", light))
     session = node.call("open_cursor", f"~{light}", "mqtt:c1", END).cursor
     queue = node.call("open_cursor", f"~{light}", "amqp", END).cursor
-    node.retention.pins._session_messages_max = 4
-    node.retention.pins._session_messages_full = full
+    node.retention.pins.limits = SessionLimits(messages_max=4, messages_full=full)
     bodies = node.send(2, "a")
     assert len(node.drain(session, 2)) == 2
     bodies += node.send(6, "a", first=2)
@@ -128,6 +129,51 @@ def test_sessions_are_bounded_in_messages(full: str, left: tuple[int, ...]) -> N
     assert len(node.drain(queue)) == 10
     more = node.send(1, "a", first=10)
     assert [body for _, body in node.drain(session)] == more
+
+
+def test_the_newest_go_beyond_a_limit_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gantrymq.broker.retention.pins.ENTRY_BYTES_MAX", 50_000)
+    monkeypatch.setattr("gantrymq.broker.retention.pins.UNITS_STEP", 2)
+    node = KeepingNode(MemoryFileSystem())
+    light = node.call("create_light")
+    node.call("add_route", Route("r", "prefix", None, "a", light))
+    session = node.call("open_cursor", f"~{light}", "mqtt:c1", END).cursor
+    node.retention.pins.limits = SessionLimits(bytes_max=100_000, bytes_full="drop_newest")
+    bodies = node.send(7, "a", size=30_000)
+    assert len(node.drain(session, 1)) == 1  # with the client: it stays, and counts
+    node.retain()
+    assert node.retention.pins.dropped == 4
+    node = KeepingNode(node.files.after_process_crash(), node.clock)
+    assert [body for _, body in node.drain(session)] == bodies[:3]
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [SessionLimits(messages_max=4, messages_full="disconnect"), SessionLimits(100_000, "disconnect")],
+    ids=["messages", "bytes"],
+)
+def test_a_session_over_its_limit_is_to_end(limits: SessionLimits, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is dropped, and its gateway is told once."""
+    monkeypatch.setattr("gantrymq.broker.retention.pins.ENTRY_BYTES_MAX", 50_000)
+    node = KeepingNode(MemoryFileSystem())
+    light = node.call("create_light")
+    node.call("add_route", Route("r", "prefix", None, "a", light))
+    session = node.call("open_cursor", f"~{light}", "mqtt:c1", END).cursor
+    small = node.call("create_light")
+    node.call("open_cursor", f"~{small}", "mqtt:c2", END)
+    node.retention.pins.limits = limits
+    told: list[tuple[str, bytes | None]] = []
+    node.call("watch_table", OVER_TABLE, lambda key, value: told.append((key, value)))
+    bodies = node.send(6, "a", size=30_000)
+    node.retain()
+    node.retain(0.05)
+    node.turn.run_until_quiet()
+    ((client_id, row),) = told
+    assert client_id == "c1"
+    assert row is not None
+    assert json.loads(row)["entries"] == 6
+    assert node.retention.pins.dropped == 0
+    assert [body for _, body in node.drain(session)] == bodies
 
 
 def test_watermark_on_a_real_file_system(small_disk: Path) -> None:

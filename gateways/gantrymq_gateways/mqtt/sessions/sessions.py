@@ -98,6 +98,8 @@ class SessionTools:
     now_ms: Callable[[], int] = lambda: 0
     """The wall clock, for messages that expire."""
     volatile_entries_full: str = "disconnect"
+    volatile_bytes_max: int = 0
+    """Of records that wait for a clean session; 0: no limit."""
     backlog_dropped: Counter = field(default_factory=Counter)
     """Messages that a clean session had no room for."""
     note_receipts: Callable[[Outbound], None] = lambda outbound: None
@@ -362,6 +364,8 @@ class VolatileSession(Session):
         self.subscriptions: dict[str, int] = {}
         self.backlog: deque[tuple[int, int, Grant]] = deque()
         """(position, size, what it was granted)."""
+        self._backlog_bytes = 0
+        """Their sizes together."""
         self._reading = False
         self._has_dropped = False
 
@@ -373,25 +377,40 @@ class VolatileSession(Session):
 
     def defer(self, message: Message, grant: Grant) -> None:
         """A live message of QoS 1 or 2 that cannot go out now: keep its place in the log."""
-        if len(self.backlog) >= self.tools.volatile_entries_max and not self._make_room():
-            return
+        while text := self._is_full(message.size):
+            if not self._make_room(text):
+                return
         self.backlog.append((message.physical_offset, message.size, grant))
+        self._backlog_bytes += message.size
         self.outlet.direct = False
 
-    def _make_room(self) -> bool:
+    def _is_full(self, size: int) -> str:
+        """Which limit a record of so many bytes would break; empty: none. One is taken, however large."""
+        tools = self.tools
+        if len(self.backlog) >= tools.volatile_entries_max:
+            return f"mqtt.volatile_entries_max ({tools.volatile_entries_max}) messages"
+        if self.backlog and 0 < tools.volatile_bytes_max < self._backlog_bytes + size:
+            return f"mqtt.volatile_bytes_max ({tools.volatile_bytes_max}) bytes of messages"
+        return ""
+
+    def _make_room(self, text: str) -> bool:
         """False: the new message is not kept."""
         if self.tools.volatile_entries_full == "disconnect":
-            text = f"more than mqtt.volatile_entries_max ({self.tools.volatile_entries_max}) messages wait for it"
-            self.fail(text, Reason.QUOTA_EXCEEDED)
+            self.fail(f"more than {text} wait for it", Reason.QUOTA_EXCEEDED)
             return False
         self.tools.backlog_dropped.value += 1
         if not self._has_dropped:
             self._has_dropped = True
-            log.warning("client %s: falls behind, messages are dropped (mqtt.volatile_entries_max)", self.client_id)
+            log.warning("client %s: falls behind, messages are dropped: %s", self.client_id, text)
         if self.tools.volatile_entries_full == "drop_newest":
             return False
-        self.backlog.popleft()
+        self._pop()
         return True
+
+    def _pop(self) -> tuple[int, int, Grant]:
+        entry = self.backlog.popleft()
+        self._backlog_bytes -= entry[1]
+        return entry
 
     def pump(self) -> None:
         self.wake_shares()
@@ -413,7 +432,7 @@ class VolatileSession(Session):
             size += self.backlog[0][1]
             if refs and size > ACQUIRE_BYTES:
                 break
-            refs.append(self.backlog.popleft())
+            refs.append(self._pop())
         return refs
 
     def _read(self, refs: list[tuple[int, int, Grant]], result: Any) -> None:
@@ -427,6 +446,7 @@ class VolatileSession(Session):
             if self.outlet.room() <= 0:
                 # Blocked by its own size meanwhile: the rest goes back in front.
                 self.backlog.extendleft(reversed(refs[index:]))
+                self._backlog_bytes += sum([size for _, size, _ in refs[index:]])
                 break
             if message is not None:
                 self._send(message, refs[index][2])

@@ -452,6 +452,34 @@ def test_clean_consumer_that_falls_too_far_behind_is_cut_off(world: World) -> No
 
 
 @pytest.mark.parametrize(
+    ("full", "expected"),
+    [("drop_oldest", [0, 4, 5]), ("drop_newest", [0, 1, 2]), ("disconnect", [0])],
+)
+def test_a_clean_consumer_is_bounded_in_bytes(world: World, full: str, expected: list[int]) -> None:
+    """Each record has some 10,200 bytes; one that is larger than the limit by itself is taken."""
+    world = world.again(inflight_max=1, volatile_bytes_max=25_000, volatile_entries_full=full)
+    sub = world.client("s", acks=False)
+    sub.subscribe("a")
+    pub = world.client("p")
+    for i in range(6):
+        pub.publish("a", bytes((i,)) * 10_000)
+    assert sub.closed is (full == "disconnect")
+    seen: list[int] = []
+    while got := sub.publishes():
+        seen += [p.payload[0] for p in got]
+        sub.send(*[Ack(c.PUBACK, p.packet_id) for p in got])
+    assert seen == expected
+    if not sub.closed:
+        for number, size in ((6, 1), (7, 100_000)):
+            pub.publish("a", bytes((number,)) * size)
+        sizes: list[int] = []
+        while got := sub.publishes():
+            sizes += [len(p.payload) for p in got]
+            sub.send(*[Ack(c.PUBACK, p.packet_id) for p in got])
+        assert sizes == [1, 100_000]
+
+
+@pytest.mark.parametrize(
     ("full", "expected"), [("drop_oldest", [b"0", b"3", b"4", b"5"]), ("drop_newest", [b"0", b"1", b"2", b"3"])]
 )
 def test_a_clean_consumer_that_falls_too_far_behind_loses_messages(
