@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from importlib.metadata import entry_points
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -14,6 +15,8 @@ import typer
 from gantrymq.broker.port import SHARED_GROUP
 from gantrymq.cli import options
 from gantrymq.cli.options import Interval, Json, Max, Nameserver, Watch
+from gantrymq.launch.exit_codes import EXIT_FAILED, EXIT_USAGE
+from gantrymq.logs import complain
 
 mqtt_app = typer.Typer()
 
@@ -95,6 +98,22 @@ def import_config(
     for title, lines in (("needs nothing here", found.kept), ("NOT mapped", found.left)):
         for line in lines:
             typer.echo(f"{title}: {line}", err=True)
+
+
+@mqtt_app.command("import-db")
+def import_db(
+    file: Annotated[Path, typer.Argument(metavar="MOSQUITTO.DB", exists=True, dir_okay=False, readable=True)],
+    server: Annotated[str, typer.Option("--server", metavar="HOST:PORT", help="The MQTT door.")] = "127.0.0.1:1883",
+    dry: Annotated[bool, typer.Option("--dry-run", help="Read the file only, and say what is in it.")] = False,
+) -> None:
+    """Retained messages and sessions (subscriptions, queued messages) of a Mosquitto, into a running server, before its clients come."""
+    host, _, port = server.rpartition(":")
+    if not host or not port.isdecimal():
+        complain(f"--server {server}: write HOST:PORT")
+        raise typer.Exit(EXIT_USAGE)
+    (point,) = entry_points(group="gantrymq.tools", name="mosquitto_db")
+    if not point.load()(str(file), host.strip("[]"), int(port), dry, lambda line: typer.echo(line, err=True)):
+        raise typer.Exit(EXIT_FAILED)
 
 
 @mqtt_app.command()
