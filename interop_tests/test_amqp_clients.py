@@ -7,7 +7,7 @@ import functools
 import gc
 import uuid
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import aio_pika
 import aiormq
@@ -56,7 +56,13 @@ def unique(name: str) -> str:
     return f"{name}-{uuid.uuid4().hex[:8]}"
 
 
-def connect(server: Gantry, **parameters: Any) -> pika.BlockingConnection:
+class Served(Protocol):
+    """A server of ours, or a real RabbitMQ."""
+
+    def address(self, door: str, /) -> tuple[str, int]: ...
+
+
+def connect(server: Served, **parameters: Any) -> pika.BlockingConnection:
     host, port = server.address("amqp")
     return pika.BlockingConnection(pika.ConnectionParameters(host, port, **parameters))
 

@@ -17,7 +17,7 @@ import pytest
 
 from interop_tests import guard
 from interop_tests.running import Gantry
-from interop_tests.test_amqp_clients import connect, unique, url
+from interop_tests.test_amqp_clients import Served, connect, unique, url
 from interop_tests.waiting import until
 
 COUNT = 300
@@ -40,7 +40,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command(*words), capture_output=True, text=True, timeout=120, check=False)
 
 
-def fill(server: Gantry, queue: str, count: int, **properties: Any) -> None:
+def fill(server: Served, queue: str, count: int, **properties: Any) -> None:
     connection = connect(server)
     channel = connection.channel()
     channel.confirm_delivery()
@@ -50,20 +50,20 @@ def fill(server: Gantry, queue: str, count: int, **properties: Any) -> None:
     connection.close()
 
 
-def empty(server: Gantry, queue: str) -> None:
+def empty(server: Served, queue: str) -> None:
     connection = connect(server)
     connection.channel().queue_declare(queue, durable=True)
     connection.close()
 
 
-def ready(server: Gantry, queue: str) -> int:
+def ready(server: Served, queue: str) -> int:
     connection = connect(server)
     found = connection.channel().queue_declare(queue, passive=True).method.message_count
     connection.close()
     return int(found)
 
 
-def take_all(server: Gantry, queue: str) -> list[Any]:
+def take_all(server: Served, queue: str) -> list[Any]:
     connection = connect(server)
     channel = connection.channel()
     found = []

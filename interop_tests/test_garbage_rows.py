@@ -30,8 +30,8 @@ from tests.broker.test_own_rows import GARBAGE as OWN
 GARBAGE = {**DOORS, **OWN, "ce_subscription": [("x", b"{"), ("y", b"[]"), ("z", b"\xff")]}
 LISTED = {(table, key) for table, rows in {**DOORS, **OWN}.items() for key, _ in rows}
 """Events' subscriptions are shown by their door, as invalid ones."""
-UNREAD = {"mqtt_bridge"}
-"""Read, and complained of, only where bridges are configured."""
+UNREAD = {"mqtt_bridge", "amqp_bridge_state"}
+"""Read, and complained of, only where bridges are configured, or run."""
 PUT, PUT_IF = 60030, 60032
 MESSAGES = [b"%d" % number for number in range(5)]
 

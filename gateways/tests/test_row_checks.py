@@ -35,6 +35,8 @@ GARBAGE = {
     "amqp_vhost": [("a\nb", b"{}"), ("v", b"{"), ("v", b'{"limits":{"max-songs":1}}')],
     "amqp_user_limits": [("u", b"{"), ("u", b'{"limits":{"max-queues":1}}')],
     "amqp_policy": [("policy/p", b"{"), ("other/p", b'{"pattern":""}'), ("policy/p", b'{"pattern":"("}')],
+    "amqp_bridge": [("b", b"{"), ("b", b"{}"), ("a/b", b'{"source":{"url":"amqp://h"},"destination":{},"queue":"q"}')],
+    "amqp_bridge_state": [("b", b"{"), ("b", b'{"moved":"many"}')],
     "long_topic": [("t", b"\xff\xfe")],
 }
 

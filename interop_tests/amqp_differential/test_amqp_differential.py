@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -15,42 +12,25 @@ import pytest
 from interop_tests.amqp_differential.accepted import ACCEPTED
 from interop_tests.amqp_differential.sides import Answer, Side, Wire, unasked
 from interop_tests.amqp_differential.steps import SCRIPTS, Http, Step
+from interop_tests.real_rabbitmq import MISSING, RabbitMQ
 from interop_tests.running import Gantry, free_port
 
-PEER: Final = Path(__file__).parents[1] / "bench" / "peers" / "rabbitmq.sh"
 PAGE: Final = Path(__file__).parents[2] / "docs" / "mapping" / "amqp.md"
-START_S: Final = 500.0
-"""The first time a Debian with RabbitMQ in it is made, of about 500 MB."""
-
-MISSING: Final = "" if os.geteuid() == 0 and shutil.which("unshare") else "RabbitMQ runs in a chroot, which needs root"
-
-
-def peer(*words: str, log: Path) -> None:
-    """A word of the script; its output goes to a file, which RabbitMQ keeps open."""
-    with log.open("ab") as output:
-        done = subprocess.run(
-            ["bash", str(PEER), *words], stdout=output, stderr=output, stdin=subprocess.DEVNULL, timeout=START_S, check=False,
-            env=dict(os.environ) | {"MANAGEMENT": "1"},
-        )  # fmt: skip
-    if done.returncode:
-        pytest.skip(f"there is no RabbitMQ here: {log.read_text()[-500:]}")
 
 
 @pytest.fixture(scope="module")
 def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side]]:
     """The real one, and ours."""
     directory = tmp_path_factory.mktemp("rabbitmq")
-    port, management = free_port(1, 2, 3), free_port()
-    log = directory / "script.log"
-    peer("start", str(directory), str(port), log=log)
+    real, management = RabbitMQ(directory).start(), free_port()
     gantry = Gantry(tmp_path_factory.mktemp("gantry"), settings=(f"amqp.management_port={management}",))
     try:
         gantry.start()
-        yield Side(port, port + 3), Side(gantry.address("amqp")[1], management)
+        yield Side(real.port, real.port + 3), Side(gantry.address("amqp")[1], management)
         gantry.stop()
     finally:
         gantry.kill()
-        peer("stop", str(directory), log=log)
+        real.stop()
 
 
 def both(sides: tuple[Side, Side], step: Step) -> tuple[list[Answer], list[Answer]]:

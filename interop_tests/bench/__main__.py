@@ -1,6 +1,7 @@
 """`./run bench`: what one broker process does, measured by load generators in processes of their own; beside real peers if asked.
 
-usage: bench [--quick] [--only NAME ...] [--peers rocketmq mosquitto rabbitmq kafka] [--[no-]spark] [--json FILE]
+usage: bench [amqp] [--quick] [--only NAME ...] [--peers rocketmq mosquitto rabbitmq kafka] [--[no-]spark] [--json FILE]
+       bench amqp [--peers rabbitmq]: the AMQP rows alone
        bench --spark --peers kafka: Spark's source and sink beside those for Kafka, nothing else
        bench store ...: the store alone (store.py)
        bench native ...: native messages beside RocketMQ and the compiled build (native.py)
@@ -35,7 +36,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from interop_tests.bench import spark_peers
-from interop_tests.bench.amqp_lists import LISTS
+from interop_tests.bench.amqp_rows import rows as amqp_rows
 
 HERE = Path(__file__).resolve().parent
 PEERS = HERE / "peers"
@@ -187,37 +188,19 @@ def mqtt(server: Server, mode: str, *arguments: str) -> dict[str, Any]:
     return _row(got, rate, cpu)
 
 
-def amqp(server: Server, mode: str, messages: int, *arguments: str) -> dict[str, Any]:
-    """amqp_load.py against the server's AMQP door."""
+def amqp(script: str, server: Server, messages: int, arguments: tuple[str, ...]) -> dict[str, Any]:
+    """A load generator against the server's AMQP door; its mode is the first argument."""
     host, port = _port(server.doors["amqp"])
-    got = generator(
-        "amqp_load.py",
-        mode,
-        "--host",
-        host,
-        "--port",
-        port,
-        "--messages",
-        str(messages),
-        "--server-pid",
-        str(server.pid),
-        *arguments,
-    )
-    rate = next((got[key] for key in ("rate", "publish_rate", "consume_rate") if key in got), None)
+    mode, *more = arguments
+    words = [mode, "--host", host, "--port", port, *more, "--messages", str(messages), "--server-pid", str(server.pid)]
+    got = generator(script, *words)
+    rates = ("rate", "publish_rate", "consume_rate") if mode != "pubsub" else ("consume_rate",)
+    rate = next((got[key] for key in rates if key in got), None)
     return _row(got, rate, got.get("server_cpu_us_per_msg"))
 
 
 def _row(got: dict[str, Any], rate: Any, cpu: Any) -> dict[str, Any]:
     return {"rate": rate, "cpu_us": cpu, "raw": got, "note": str(got["error"][0])[:60] if "error" in got else ""}
-
-
-def framework_cases(name: str, count: int) -> list[tuple[Case, Any]]:
-    """A framework's property lists, ids of their own in each message (amqp_lists.py)."""
-    to_reach = "<= 0.5 x RabbitMQ"
-    return [
-        (Case(f"AMQP publish, {name}", "rabbitmq", to_reach), lambda s: amqp(s, "publish", count, "--list", name)),
-        (Case(f"AMQP consume, {name}", "rabbitmq", to_reach), lambda s: amqp(s, "consume", count, "--list", name)),
-    ]
 
 
 def cases(count: int) -> list[tuple[Case, Any]]:
@@ -242,11 +225,7 @@ def cases(count: int) -> list[tuple[Case, Any]]:
          lambda s: mqtt(s, "pubsub", "--qos", "1", "--pubs", "1", "--subs", "50", "--count", str(count // 20))),
         (Case("MQTT QoS 1 publish, 1,000 topics in turn", "mosquitto", "<= 1.2 x Mosquitto"),
          lambda s: mqtt(s, "pub", "--qos", "1", "--window", "100", "--topics", "1000", "--count", str(count), "--repeat", "3")),
-        (Case("AMQP confirmed publish, window 100", "rabbitmq", "80,000/s; <= 0.4 x RabbitMQ"),
-         lambda s: amqp(s, "publish", count, "--window", "100")),
-        (Case("AMQP consume, prefetch 200, ack each", "rabbitmq"), lambda s: amqp(s, "consume", count // 2)),
-        (Case("AMQP consume, acks out of order", "rabbitmq"), lambda s: amqp(s, "consume", count // 2, "--ack", "shuffled")),
-        *[case for name in LISTS for case in framework_cases(name, count // 2)],
+        *[(Case(name, "rabbitmq", reach), run) for name, reach, run in amqp_rows(count, amqp)],
     ]  # fmt: skip
 
 
@@ -265,10 +244,13 @@ def show(console: Console, rows: list[Case], peers: list[str]) -> None:
         ours = case.rows.get("gantry", {})
         cells = [case.name, _number(ours.get("rate"), 0), _number(ours.get("cpu_us"), 2)]
         if peers:
-            theirs = case.rows.get(case.peer, {}).get("cpu_us")
-            both = theirs and ours.get("cpu_us")
-            cells += [f"{case.peer} {theirs:.1f}" if theirs else "", f"{ours['cpu_us'] / theirs:.2f}" if both else ""]
-        table.add_row(*cells, case.target, str(ours.get("note", "")))
+            cost = case.rows.get(case.peer, {}).get("cpu_us")
+            both = cost and ours.get("cpu_us")
+            cells += [f"{case.peer} {cost:.1f}" if cost else "", f"{ours['cpu_us'] / cost:.2f}" if both else ""]
+        note = str(ours.get("note", ""))
+        if theirs := case.rows.get(case.peer, {}).get("note"):
+            note += f" ({case.peer} {theirs})"
+        table.add_row(*cells, case.target, note)
     console.print(table)
 
 
@@ -322,6 +304,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("door", nargs="?", choices=["amqp"], help="only its cases")
     parser.add_argument("--quick", action="store_true", help="a tenth of the messages")
     parser.add_argument("--only", nargs="+", default=[], help="cases whose name contains one of these words")
     parser.add_argument("--peers", nargs="*", default=[], choices=["rocketmq", "mosquitto", "rabbitmq", KAFKA])
@@ -339,7 +322,8 @@ def main() -> int:
     if not console.is_terminal:
         console = Console(width=WIDTH_WITHOUT_TERMINAL)
     chosen = [(case, run) for case, run in cases(20_000 if args.quick else 200_000)
-              if not only_kafka and (not args.only or any(word.lower() in case.name.lower() for word in args.only))]  # fmt: skip
+              if not only_kafka and case.name.lower().startswith(f"{args.door} " if args.door else "")
+              and (not args.only or any(word.lower() in case.name.lower() for word in args.only))]  # fmt: skip
     directory = Path(tempfile.mkdtemp(prefix="gantry-bench-"))
     raw: dict[str, Any] = {}
     columns = (TextColumn("{task.description:<45}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -367,7 +351,7 @@ def main() -> int:
                             case.rows[name] = run(server)
                             progress.advance(task)
         show(console, [case for case, _ in chosen], args.peers)
-        if args.spark or (args.spark is None and not args.only and find_spec("pyspark") is not None):
+        if args.spark or (args.spark is None and not args.only and not args.door and find_spec("pyspark") is not None):
             raw["spark"] = spark_rows(console, directory)
     finally:
         shutil.rmtree(directory, ignore_errors=True)

@@ -46,6 +46,8 @@ class User(msgspec.Struct, frozen=True, omit_defaults=True):
     """By vhost: RabbitMQ's expressions for configure, write, read."""
     amqp_topics: dict[str, dict[str, tuple[str, str]]] = {}
     """By vhost and exchange: expressions for the routing keys that may be written and read."""
+    amqp_tags: tuple[str, ...] = ()
+    """RabbitMQ's, which its tools set and look for, without `administrator`; `monitoring` may look at everything in the management API."""
     changed_ms: int = 0
 
 

@@ -47,7 +47,7 @@ GROUPS: Final = {
         "MQTT: clients, sessions, subscriptions, shared groups, retained messages; kick and ban.",
         ["gantrymq.cli.mqtt.commands"],
     ),
-    "bridge": ("Links to other MQTT brokers.", ["gantrymq.cli.mqtt.bridges"]),
+    "bridge": ("Links to other MQTT and AMQP brokers.", ["gantrymq.cli.bridges.commands"]),
     "store": (
         "Look at a store directory, make its derived files again, copy it.",
         [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import platform
 import secrets
+from importlib import import_module
 from typing import Any, Final
 
 import anyio
@@ -14,6 +15,7 @@ from gantrymq.metrics import Metrics
 from gantrymq.model.limits import MessageConfig
 from gantrymq.net.listen import ListenError
 from gantrymq.net.loopback import is_loopback, warn_if_open
+from gantrymq.net.places import join_address
 from gantrymq.services import ServiceContext
 from gantrymq_gateways.amqp.config import AmqpConfig
 from gantrymq_gateways.amqp.door import AmqpDoor
@@ -26,6 +28,9 @@ from gantrymq_gateways.amqp.wire.values import Field, Table
 
 MANAGEMENT_PORT: Final = 15672
 """RabbitMQ's, which tools take if nobody tells them another."""
+
+ANY: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""How a door that is bound to every address is reached from its own process."""
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +67,7 @@ class AmqpService:
     def __init__(self) -> None:
         self.extra_sections = {"message": MessageConfig}
         self._gateway: Gateway | None = None
+        self._bridges: Any = None
 
     async def start(self, context: ServiceContext) -> list[tuple[str, int]]:
         """See Service."""
@@ -101,7 +107,18 @@ class AmqpService:
         )
         if not config.loopback_guest_only and gateway.authority is None:
             warn_if_open(log, self.name, bound, "amqp.loopback_guest_only=false")
+        self._start_bridges(context, bound)
         return [bound, *await self._start_management(context, gateway)]
+
+    def _start_bridges(self, context: ServiceContext, bound: tuple[str, int]) -> None:
+        """Those that are rows now, and later."""
+        kept = import_module("gantrymq_gateways.bridges.kept")
+        here = join_address(ANY.get(bound[0], bound[0]), bound[1])
+        around = kept.Surroundings(
+            context.port, here, context.config.bridge_secrets, f"{context.host}:{bound[1]}", context.clock.now_ms
+        )
+        self._bridges = kept.Keeper(around)
+        context.spawn(self._bridges.run)
 
     async def _start_management(self, context: ServiceContext, gateway: Gateway) -> list[tuple[str, int]]:
         """The management API. Where nobody chose its port, one that is in use is no reason not to start."""
@@ -123,9 +140,12 @@ class AmqpService:
 
     async def drain(self, deadline_s: float) -> None:
         """See Service. The shell calls `shutdown` of every door."""
+        if self._bridges is not None:
+            await self._bridges.stop()
 
     async def stop(self) -> None:
         """See Service."""
+        self._bridges = None
         if self._gateway is not None:
             self._gateway.stopped = True
             if self._gateway.authority is not None:

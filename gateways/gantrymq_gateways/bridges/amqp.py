@@ -1,7 +1,8 @@
-"""A shovel: moves the messages of a queue from one AMQP broker to another, in or out, as a client of both.
+"""A shovel: moves the messages of a queue, or of an exchange, from one AMQP broker to another, in or out, as a client of both.
 
 A message is acknowledged at its source once the destination has confirmed it: nothing is lost when either end or this process is killed, and what was on
-its way then may be there twice. Order is kept as long as nothing is lost. It declares nothing: a message for which there is no queue stops it.
+its way then may be there twice. Order is kept as long as nothing is lost. It declares nothing that it is not told to: a message for which there is no
+queue stops it.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 import aiormq
 from aiormq import exceptions
@@ -20,10 +21,18 @@ PREFETCH: Final = 200
 """Messages on their way."""
 RETRY_S: Final = (1.0, 30.0)
 """Until an end that went away is asked again: at first, at most."""
+CONNECT_S: Final = 15.0
+"""For an end to let us in."""
+FINISH_S: Final = 5.0
+"""For what is on its way, when it is told to stop."""
 POLL_S: Final = 1.0
 """How often the source is asked what is left."""
 ROUTING_HEADERS: Final = ("CC", "BCC")
 """More keys: at the destination they would make copies of what is meant for one queue."""
+PASSED: Final = "x-gantry-bridges"
+"""Header of what came from an exchange: the ends where it was. It does not come back to one of them."""
+
+CONNECTED, WAITING = "connected", "waiting"
 
 FINAL: Final = (
     exceptions.AuthenticationError,
@@ -44,9 +53,22 @@ class ShovelError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Topology:
+    """What is declared at each connection. `tap`: an exchange at the source whose messages with `pattern` the queue gets; `missing`: queues with
+    `arguments`, and exchanges of type `kind`, that are not there are made, durable. `ends`: what source and destination are called in PASSED."""
+
+    tap: str = ""
+    pattern: str = "#"
+    missing: bool = False
+    kind: str = "topic"
+    arguments: dict[str, Any] = field(default_factory=dict)
+    ends: tuple[str, str] = ("", "")
+
+
+@dataclass(frozen=True, slots=True)
 class Shovel:
     """From `queue` at `source` to `key` of `exchange` at `destination` (both empty: the queue of the same name; a message's own key: None).
-    `rate`: messages a second, 0 for all there are."""
+    `rate`: messages a second, 0 for all there are. `keep_trying`: a refusal is no end, for somebody may lift it."""
 
     source: str
     queue: str
@@ -56,6 +78,8 @@ class Shovel:
     rate: float = 0.0
     prefetch: int = PREFETCH
     until_empty: bool = False
+    topology: Topology = Topology()
+    keep_trying: bool = False
 
 
 class Worker:
@@ -66,6 +90,9 @@ class Worker:
             shovel = replace(shovel, key=shovel.queue)
         self._shovel = shovel
         self._say = say
+        self.state = WAITING
+        self._stopping = asyncio.Event()
+        self._forgetting = False
         self.moved = 0
         self.left = 0
         """Ready at the source, when it was last asked."""
@@ -78,36 +105,75 @@ class Worker:
         """By message id: aiormq tells the returned by it, so none is on its way twice."""
         self._failed: asyncio.Future[None] = asyncio.Future()
 
+    def stop(self, forget: bool = False) -> None:
+        """Finish what is on its way, and let `run` return. `forget`: the queue of a tap goes, with what is in it."""
+        self._forgetting = forget
+        self._stopping.set()
+
+    def _tell(self, state: str, text: str) -> None:
+        self.state = state
+        self._say(text)
+
     async def run(self) -> None:
-        """Until cancelled, or the source is empty. Raises ShovelError."""
+        """Until cancelled, told to stop, or the source is empty. Raises ShovelError."""
         failures = 0
-        while True:
+        while not self._stopping.is_set():
             before = self.moved
             try:
                 await self._session()
-            except FINAL as error:
-                raise ShovelError(_words(error)) from error
+            except (*FINAL, ShovelError) as error:
+                if not self._shovel.keep_trying:
+                    raise ShovelError(_words(error)) from error
+                failures += 1
+                await self._pause(error, RETRY_S[1])
             except PASSING as error:
                 failures = 1 if self.moved > before else failures + 1
                 first, longest = RETRY_S
-                pause_s = min(longest, first * 2.0 ** (failures - 1)) * random.uniform(0.8, 1.0)
-                self._say(f"{_words(error)}; trying again in {pause_s:.0f} s")
-                await asyncio.sleep(pause_s)
+                await self._pause(error, min(longest, first * 2.0 ** min(failures - 1, 10)))
             else:
                 return
 
+    async def _pause(self, error: Exception, longest_s: float) -> None:
+        pause_s = longest_s * random.uniform(0.8, 1.0)
+        self._tell(WAITING, f"{_words(error)}; trying again in {pause_s:.0f} s")
+        try:
+            async with asyncio.timeout(pause_s):
+                await self._stopping.wait()
+        except TimeoutError:
+            return
+
     async def _session(self) -> None:
         """Both connections from their beginning to an end; returns when nothing is left to do."""
-        shovel = self._shovel
-        source = await aiormq.connect(shovel.source)
+        source = await _connected(self._shovel.source, "source")
         try:
-            destination = await aiormq.connect(shovel.destination)
+            destination = await _connected(self._shovel.destination, "destination")
             try:
+                await self._topology(source, destination)
                 await self._move(source, destination)
+                if self._forgetting and self._shovel.topology.tap:
+                    channel = await source.channel()
+                    await channel.queue_delete(self._shovel.queue)
             finally:
                 await _close(destination)
         finally:
             await _close(source)
+
+    async def _topology(self, source: AbstractConnection, destination: AbstractConnection) -> None:
+        """What the messages need on their way, and is not there."""
+        shovel, wanted = self._shovel, self._shovel.topology
+        if wanted.tap:
+            if wanted.missing:
+                await _exchange(source, wanted.tap, wanted.kind)
+            await _queue(source, shovel.queue, {})
+            channel = await source.channel()
+            await channel.queue_bind(shovel.queue, wanted.tap, wanted.pattern)
+            await channel.close()
+        elif wanted.missing:
+            await _queue(source, shovel.queue, wanted.arguments)
+        if wanted.missing and shovel.exchange:
+            await _exchange(destination, shovel.exchange, wanted.kind)
+        elif wanted.missing:
+            await _queue(destination, shovel.key or shovel.queue, wanted.arguments)
 
     async def _move(self, source: AbstractConnection, destination: AbstractConnection) -> None:
         shovel = self._shovel
@@ -120,12 +186,18 @@ class Worker:
         asking = await source.channel(publisher_confirms=False)
         await taking.basic_qos(prefetch_count=shovel.prefetch)
         self.left = await self._ready(asking)
-        self._say(f"connected: {self.left} messages in {shovel.queue!r}")
-        await taking.basic_consume(shovel.queue, lambda message: self._take(message, giving))
+        self._tell(CONNECTED, f"connected: {self.left} messages in {shovel.queue!r}")
+        consumer = await taking.basic_consume(shovel.queue, lambda message: self._take(message, giving))
+        stopping = asyncio.ensure_future(self._stopping.wait())
         ends = [asyncio.ensure_future(asyncio.shield(channel.closing)) for channel in (taking, giving, asking)]
         try:
             while True:
-                done, _ = await asyncio.wait([*ends, self._failed], timeout=POLL_S, return_when="FIRST_COMPLETED")
+                waits = [*ends, self._failed, stopping]
+                done, _ = await asyncio.wait(waits, timeout=POLL_S, return_when="FIRST_COMPLETED")
+                if stopping in done:
+                    await taking.basic_cancel(consumer.consumer_tag or "")
+                    await self._finished()
+                    return
                 for ended in done:
                     if not ended.cancelled():
                         ended.result()
@@ -135,8 +207,17 @@ class Worker:
                 if shovel.until_empty and not self.left and not self._open and self.moved == before:
                     return
         finally:
-            for ended in ends:
+            for ended in (*ends, stopping):
                 ended.cancel()
+
+    async def _finished(self) -> None:
+        """What was taken is answered, or took too long: it comes back then."""
+        try:
+            async with asyncio.timeout(FINISH_S):
+                while self._open:  # noqa: ASYNC110  # only while stopping
+                    await asyncio.sleep(POLL_S / 50)
+        except TimeoutError:
+            return
 
     async def _ready(self, channel: AbstractChannel) -> int:
         found = await channel.queue_declare(self._shovel.queue, passive=True)
@@ -151,6 +232,9 @@ class Worker:
                 await message.channel.basic_ack(tag)
             self.moved += 1
         except exceptions.PublishError as error:
+            if self._shovel.topology.missing:  # the next connection declares it again
+                self._fail(exceptions.ConnectionClosed(0, "a queue at the destination is gone"), error)
+                return
             to = f"exchange {self._shovel.exchange!r}" if self._shovel.exchange else f"queue {self._shovel.key!r}"
             self._fail(
                 ShovelError(f"nobody at the destination gets what is sent to {to}, key {message.routing_key!r}"), error
@@ -178,6 +262,8 @@ class Worker:
 
     async def _hand_over(self, message: DeliveredMessage, giving: AbstractChannel) -> None:
         properties = message.header.properties
+        if self._shovel.topology.tap and not self._on_its_way(properties):
+            return
         if not self._shovel.exchange and properties.headers:
             properties.headers = {key: value for key, value in properties.headers.items() if key not in ROUTING_HEADERS}
         properties.user_id = None  # the destination takes no other user's than its own
@@ -195,11 +281,53 @@ class Worker:
                 exchange=self._shovel.exchange,
                 routing_key=key or "",
                 properties=properties,
-                mandatory=True,
+                # A copy of what an exchange gets is published as anybody would: queues may come later.
+                mandatory=not (self._shovel.topology.tap and self._shovel.exchange),
             )
         finally:
             del self._flying[name]
             flying.set()
+
+    def _on_its_way(self, properties: Any) -> bool:
+        """Note where it was; False: it would go back."""
+        source, destination = self._shovel.topology.ends
+        headers = properties.headers or {}
+        been = headers.get(PASSED)
+        been = [str(each) for each in been] if isinstance(been, list) else []
+        if destination in been:
+            return False
+        properties.headers = {**headers, PASSED: [*been, source]}
+        return True
+
+
+async def _connected(url: str, side: str) -> AbstractConnection:
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            return await aiormq.connect(url)
+    except TimeoutError as error:
+        raise TimeoutError(f"the {side} does not let us in within {CONNECT_S:.0f} s") from error
+
+
+async def _queue(connection: AbstractConnection, name: str, arguments: dict[str, Any]) -> None:
+    """A durable queue, if there is none of that name."""
+    channel = await connection.channel()
+    try:
+        await channel.queue_declare(name, passive=True)
+    except exceptions.ChannelNotFoundEntity:
+        channel = await connection.channel()
+        await channel.queue_declare(name, durable=True, arguments=arguments)
+    await channel.close()
+
+
+async def _exchange(connection: AbstractConnection, name: str, kind: str) -> None:
+    """A durable exchange, if there is none of that name."""
+    channel = await connection.channel()
+    try:
+        await channel.exchange_declare(name, exchange_type=kind, passive=True)
+    except exceptions.ChannelNotFoundEntity:
+        channel = await connection.channel()
+        await channel.exchange_declare(name, exchange_type=kind, durable=True)
+    await channel.close()
 
 
 async def _close(connection: AbstractConnection) -> None:

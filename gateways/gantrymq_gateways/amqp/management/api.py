@@ -14,7 +14,7 @@ from gantrymq.model.errors import GantryError
 from gantrymq.net.procedures.driver import Steps
 from gantrymq_gateways.amqp.definitions import Binding
 from gantrymq_gateways.amqp.gateway import Gateway
-from gantrymq_gateways.amqp.management import policies, views, virtual_hosts
+from gantrymq_gateways.amqp.management import policies, users, views, virtual_hosts
 from gantrymq_gateways.amqp.management.definitions_file import export, import_
 from gantrymq_gateways.amqp.management.http import Request
 from gantrymq_gateways.amqp.management.inside import Fetched, Inside
@@ -230,13 +230,94 @@ def _set_limit(
     return 204, b"", ""
 
 
-def _user(request: Request) -> dict[str, Any]:
-    return {"name": request.user, "tags": ["administrator"], "limits": {}}
+def _whoami(api: Api, request: Request) -> dict[str, Any]:
+    found = users.view(api.gateway, request.user)
+    return found if found is not None else {"name": request.user, "tags": ["administrator"], "limits": {}}
 
 
-def _permission(api: Api, request: Request) -> list[dict[str, Any]]:
-    every = {"configure": ".*", "write": ".*", "read": ".*"}
-    return [{"user": request.user, "vhost": name, **every} for name in api.gateway.definitions.vhosts.names()]
+def _users(api: Api, request: Request, _values: list[str]) -> Steps:
+    return (yield from api.listed(request, users.views(api.gateway)))
+
+
+def _user(api: Api, _request: Request, values: list[str]) -> Reply:
+    found = users.view(api.gateway, values[0])
+    if found is None:
+        raise NotFoundError
+    return _json(found)
+
+
+def _put_user(api: Api, request: Request, values: list[str]) -> Steps:
+    new = yield from users.put(api.gateway, values[0], _body(request))
+    return (201 if new else 204), b"", ""
+
+
+def _delete_user(api: Api, _request: Request, values: list[str]) -> Steps:
+    if not (yield from users.delete(api.gateway, values[0])):
+        raise NotFoundError
+    return 204, b"", ""
+
+
+def _delete_users(api: Api, request: Request, _values: list[str]) -> Steps:
+    names = _body(request).get("users")
+    if not isinstance(names, list):
+        raise ValueError("users: a list of names is needed")
+    for name in names:
+        yield from users.delete(api.gateway, str(name))
+    return 204, b"", ""
+
+
+Listing = Callable[[Gateway, str | None, str | None], list[dict[str, Any]]]
+
+
+def _rights(found: Listing, by: str, api: Api, request: Request, values: list[str]) -> Steps:
+    """Permissions of a sort: all, or those `by` vhost or user, or of one user in one vhost."""
+    vhost = values[0] if by in ("vhost", "both") else None
+    user = values[-1] if by in ("user", "both") else None
+    return (yield from api.listed(request, found(api.gateway, vhost, user)))
+
+
+def _permission(api: Api, _request: Request, values: list[str]) -> Reply:
+    found = users.permissions(api.gateway, *values)
+    if not found:
+        raise NotFoundError
+    return _json(found[0])
+
+
+def _put_right(put: Callable[[Gateway, str, str, Any], Steps], api: Api, request: Request, values: list[str]) -> Steps:
+    new = yield from put(api.gateway, values[0], values[1], _body(request))
+    return (201 if new else 204), b"", ""
+
+
+def _delete_right(delete: Callable[..., Steps], api: Api, _request: Request, values: list[str]) -> Steps:
+    if not (yield from delete(api.gateway, *values)):
+        raise NotFoundError
+    return 204, b"", ""
+
+
+def _user_rows() -> list[tuple[str, tuple[str, ...], Handler]]:
+    one, topics = "permissions/{vhost}/{user}", "topic-permissions/{vhost}/{user}"
+    rows = [
+        _row("GET", "whoami", _fixed(_whoami)),
+        _row("GET", "users", _users),
+        _row("POST", "users/bulk-delete", _delete_users),
+        _row("GET", "users/{user}", _user),
+        _row("PUT", "users/{user}", _put_user),
+        _row("DELETE", "users/{user}", _delete_user),
+        _row("GET", one, _permission),
+        _row("PUT", one, partial(_put_right, users.put_permission)),
+        _row("DELETE", one, partial(_delete_right, users.delete_permission)),
+        _row("GET", topics, partial(_rights, users.topic_permissions, "both")),
+        _row("PUT", topics, partial(_put_right, users.put_topic_permission)),
+        _row("DELETE", topics, partial(_delete_right, users.delete_topic_permission)),
+        _row("DELETE", topics + "/{exchange}", partial(_delete_right, users.delete_topic_permission)),
+    ]
+    for word, found in (("permissions", users.permissions), ("topic-permissions", users.topic_permissions)):
+        rows += [
+            _row("GET", word, partial(_rights, found, "")),
+            _row("GET", "vhosts/{vhost}/" + word, partial(_rights, found, "vhost")),
+            _row("GET", "users/{user}/" + word, partial(_rights, found, "user")),
+        ]
+    return rows
 
 
 def _queues(api: Api, request: Request, values: list[str]) -> Steps:
@@ -508,7 +589,7 @@ _TO_EXCHANGE = "bindings/{vhost}/e/{source}/e/{exchange}"
 
 TABLE: Final = (
     _row("GET", "overview", _overview),
-    _row("GET", "whoami", _fixed(lambda api, request: _user(request))),
+    *_user_rows(),
     _row("GET", "cluster-name", _fixed(lambda api, request: {"name": views.node_name(api.gateway)})),
     _row("GET", "extensions", _fixed(lambda api, request: [])),
     _row("GET", "nodes", _fixed(_nodes)),
@@ -525,9 +606,6 @@ TABLE: Final = (
     _row("GET", "user-limits/{user}", _user_limits),
     _row("PUT", "user-limits/{user}/{name}", partial(_set_limit, virtual_hosts.set_user_limit)),
     _row("DELETE", "user-limits/{user}/{name}", partial(_set_limit, virtual_hosts.set_user_limit)),
-    _row("GET", "users", _fixed(lambda api, request: [_user(request)])),
-    _row("GET", "permissions", _fixed(_permission)),
-    _row("GET", "topic-permissions", _fixed(lambda api, request: [])),
     _row("GET", "parameters", _fixed(lambda api, request: policies.parameters(api.gateway))),
     _row("GET", "global-parameters", _fixed(lambda api, request: [])),
     *_policy_rows("policies"),

@@ -1,13 +1,14 @@
-"""Definitions as RabbitMQ exports and imports them: vhosts with their limits, policies, exchanges, queues and bindings."""
+"""Definitions as RabbitMQ exports and imports them: users and what they may, vhosts with their limits, policies, exchanges, queues and bindings."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any, Final
 
 from gantrymq.net.procedures.driver import Steps
 from gantrymq_gateways.amqp.gateway import Gateway
-from gantrymq_gateways.amqp.management import policies, views, virtual_hosts
+from gantrymq_gateways.amqp.management import policies, users, views, virtual_hosts
 from gantrymq_gateways.amqp.management.inside import Inside
 from gantrymq_gateways.amqp.management.values import table_of, truth
 from gantrymq_gateways.amqp.origin import ROOT, full_name, local, prefix_of, vhost_of
@@ -18,7 +19,9 @@ log = logging.getLogger(__name__)
 LIMITS: Final = "vhost-limits"
 """The component of parameters that are a vhost's limits."""
 
-_SKIPPED: Final = ("users", "permissions", "topic_permissions", "global_parameters")
+_SKIPPED: Final = ("global_parameters",)
+ACCOUNTS: Final = ("users", "permissions", "topic_permissions")
+"""Where there are users: else they are left out."""
 
 
 def export(gateway: Gateway, vhost: str | None = None) -> dict[str, Any]:
@@ -34,7 +37,8 @@ def export(gateway: Gateway, vhost: str | None = None) -> dict[str, Any]:
     return {
         "rabbit_version": gateway.config.version, "rabbitmq_version": gateway.config.version,
         "product_name": gateway.config.product, "product_version": gateway.config.version,
-        "users": [], "permissions": [], "topic_permissions": [], "global_parameters": [],
+        "users": users.views(gateway) if vhost is None else [], "permissions": users.permissions(gateway, vhost),
+        "topic_permissions": users.topic_permissions(gateway, vhost), "global_parameters": [],
         "vhosts": [each for each in virtual_hosts.definitions_of(gateway) if vhost in (None, each["name"])],
         "parameters": [
             *policies.parameters(gateway, vhost),
@@ -61,16 +65,20 @@ def export(gateway: Gateway, vhost: str | None = None) -> dict[str, Any]:
 def import_(gateway: Gateway, user: str, body: dict[str, Any], vhost: str | None = None) -> Steps:
     """Declare what is not there yet; all into one vhost where the request names it. Raises what the declarations raise: what came before the refused one stays, as in RabbitMQ. Returns
     what was left out, by kind."""
-    left: dict[str, int] = {name: len(body[name]) for name in _SKIPPED if body.get(name)}
+    skipped = _SKIPPED if gateway.authority is not None else (*_SKIPPED, *ACCOUNTS)
+    left: dict[str, int] = {name: len(body[name]) for name in skipped if body.get(name)}
     kinds = (
-        ("vhosts", _vhost), ("parameters", _parameter), ("policies", _policy), ("exchanges", _exchange), ("queues", _queue), ("bindings", _binding),
+        ("vhosts", _vhost), ("users", _user), ("permissions", _permission), ("topic_permissions", _topic_permission), ("parameters", _parameter), ("policies", _policy), ("exchanges", _exchange), ("queues", _queue), ("bindings", _binding),
     )  # fmt: skip
     for kind, declare in kinds:
+        if kind in skipped:
+            continue
         for row in body.get(kind) or ():
             if not isinstance(row, dict):
                 raise ValueError(f"{kind}: {str(row)[:80]!r} is no object")
-            place = ROOT if kind == "vhosts" else vhost or str(row.get("vhost", ROOT))
-            if kind == "vhosts" and vhost is not None:
+            alone = kind in ("vhosts", "users")
+            place = ROOT if alone else vhost or str(row.get("vhost", ROOT))
+            if alone and vhost is not None:
                 continue
             if gateway.definitions.vhosts.get(place) is None:
                 raise ValueError(f"{kind}: vhost {place[:80]!r} is not there, and not in this file")
@@ -83,6 +91,26 @@ def import_(gateway: Gateway, user: str, body: dict[str, Any], vhost: str | None
 
 def _vhost(inside: Inside, row: dict[str, Any]) -> Steps:
     yield from virtual_hosts.put(inside.gateway, str(row["name"]), row)
+
+
+def _user(inside: Inside, row: dict[str, Any]) -> Steps:
+    return (yield from users.import_user(inside.gateway, row))
+
+
+def _permission(inside: Inside, row: dict[str, Any]) -> Steps:
+    return (yield from _right(inside, row, "permissions", users.put_permission))
+
+
+def _topic_permission(inside: Inside, row: dict[str, Any]) -> Steps:
+    return (yield from _right(inside, row, "topic_permissions", users.put_topic_permission))
+
+
+def _right(inside: Inside, row: dict[str, Any], what: str, put: Callable[..., Steps]) -> Steps:
+    name = str(row["user"])
+    if users.view(inside.gateway, name) is None:
+        return f"{what} of users that are not there"
+    yield from put(inside.gateway, inside.vhost, name, row)
+    return None
 
 
 def _parameter(inside: Inside, row: dict[str, Any]) -> Steps:

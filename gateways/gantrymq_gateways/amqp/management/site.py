@@ -11,11 +11,12 @@ from gantrymq.auth.resources import Action, Kind
 from gantrymq.net.host_names import HostNames
 from gantrymq.net.http.door import InSlices
 from gantrymq.net.procedures.driver import run
+from gantrymq_gateways.amqp.management import users
 from gantrymq_gateways.amqp.management.api import Api, failure
 from gantrymq_gateways.amqp.management.http import Answer, ManagementDoor, Request, error_body
 
 if TYPE_CHECKING:
-    from gantrymq.auth.authority import Identity
+    from gantrymq.auth.authority import Authority, Identity
     from gantrymq.net.api import Link
     from gantrymq_gateways.amqp.gateway import Gateway
 
@@ -51,9 +52,7 @@ class ManagementSite:
 
         def known(identity: Identity | None, why: str) -> None:
             looks = method in ("GET", "HEAD")
-            good = identity is not None and (
-                identity.is_admin or (looks and identity.may(Action.GET, Kind.CLUSTER, ""))
-            )
+            good = identity is not None and (identity.is_admin or (looks and _reads_all(authority, identity)))
             authority.audit.login(DOOR, identity.name if identity is not None else user, link.peer, why)
             if not good:
                 log.warning("%s: management: %s", link.peer, why or f"user {user} may not do this")
@@ -73,6 +72,12 @@ class ManagementSite:
             answer(503, error_body("unavailable", "the broker is not reachable"), ())
             return
         run(self._api.answer(request), partial(_finish, request, answer), Exception)
+
+
+def _reads_all(authority: Authority, identity: Identity) -> bool:
+    return identity.may(Action.GET, Kind.CLUSTER, "") or (
+        identity.token is None and users.monitors(authority, identity.name)
+    )
 
 
 def _finish(request: Request, answer: Answer, result: Any) -> None:
