@@ -13,6 +13,7 @@ import shutil
 import signal
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -49,6 +50,13 @@ WISHES = (
 """How whoever runs the tests wants to see them: colours and widths, which are not for the screens that are compared. Locale, time zone, TERM and HOME
 stay as they are; interop_tests/test_surroundings.py runs the command under all of these."""
 
+SPARK = {
+    "interop_tests/test_spark_source.py",
+    "interop_tests/test_cross_matrix_spark.py",
+    "core/tests/spark/test_spark.py",
+}
+"""They share a session: one worker runs them, so that one JVM is started and warmed up."""
+
 _OWN = pytest.StashKey[Path]()
 
 
@@ -75,6 +83,21 @@ def pytest_collection() -> None:
     """Pytest itself knows them by now, and no test has been imported."""
     for name in WISHES:
         os.environ.pop(name, None)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A file's tests stay together, and those of `SPARK`."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "Spark" if file in SPARK else file
+
+    return Scheduling(config, log)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

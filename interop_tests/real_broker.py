@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from gantrymq.client.connecting.routes import MessageQueue
 from gantrymq.client.consuming.consumer import PullConsumer
 from gantrymq.model.dialect import DialectError, read_json
 from gantrymq.model.errors import GantryError
+from interop_tests.commands import gantry
 from interop_tests.java import official
 from interop_tests.java.official import PEER
 from interop_tests.running import free_port
@@ -123,9 +123,7 @@ class RealBroker:
 
 def check(directory: Path) -> None:
     """`gantry store check` finds nothing wrong."""
-    done = subprocess.run(
-        [sys.executable, "-m", "gantrymq", "store", "check", str(directory), "--json"], capture_output=True, text=True
-    )
+    done = gantry("store", "check", str(directory), "--json")
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -10,8 +10,9 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
-from interop_tests import guard
+from interop_tests import forking, guard
 from interop_tests.waiting import until
 
 READY_S = 120.0
@@ -21,6 +22,8 @@ SERVICES = ("nameserver", "broker", "metrics", "mqtt", "amqp", "cloudevents")
 VIP = -2
 """Where a broker listens again, from its port."""
 WORKERS_MAX = 4
+
+GANTRY = ["-m", "gantrymq"]
 
 
 def listening_ports(given: str) -> range:
@@ -77,10 +80,10 @@ class Process:
         self.name = name
         self.directory = directory
         self.command = command
-        self.program = ["-m", "gantrymq"]
-        """What Python runs, before the command."""
+        self.program: list[str] | None = None
+        """What Python runs, before the command; None: a fork of a process that has imported the same (forking.py)."""
         self.doors: dict[str, str] = {}
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | forking.Fork | None = None
         self.marked = 0
         """Length of the log at `Gantry.mark_log`."""
 
@@ -113,14 +116,17 @@ class Process:
         }
         ports = [f"--set={name}.port={port}" for name, port in chosen.items() if name not in placed]
         with self.log_path.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, *self.program, *self.command, *ports, "--ready-file", str(ready)],
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                env={"PATH": os.environ.get("PATH", ""), "HOME": os.environ.get("HOME", "/"), "PYTHONUNBUFFERED": "1"}
-                | guard.mark(),
-            )
+            self.process = self._begin([*self.command, *ports, "--ready-file", str(ready)], log)
+
+    def _begin(self, command: list[str], log: IO[bytes]) -> subprocess.Popen[bytes] | forking.Fork:
+        environment = {"PATH": os.environ.get("PATH", ""), "HOME": os.environ.get("HOME", "/"), "PYTHONUNBUFFERED": "1"}
+        environment |= guard.mark()
+        if self.program is None and hasattr(os, "pidfd_open"):
+            return forking.start(command, log, environment)
+        return subprocess.Popen(
+            [sys.executable, *(self.program or GANTRY), *command],
+            stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment,
+        )  # fmt: skip
 
     def wait_ready(self) -> None:
         """Until every door accepts connections."""
@@ -164,6 +170,8 @@ class Gantry:
         self.directory = directory
         self.shape = shape
         self.settings = [f"--set={setting}" for setting in settings]
+        self.program: list[str] | None = None
+        """Of each process."""
         self.processes: list[Process] = []
 
     @property
@@ -195,6 +203,7 @@ class Gantry:
 
     def _add(self, name: str, command: list[str]) -> None:
         process = Process(name, self.directory, command)
+        process.program = self.program
         self.processes.append(process)
         process.start()
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,15 +12,9 @@ import pika
 import pika.exceptions
 import pytest
 
+from interop_tests.commands import gantry
 from interop_tests.running import Gantry, free_port
 from interop_tests.waiting import until
-
-
-def gantry(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "gantrymq", *words], capture_output=True, text=True, timeout=60, check=False
-    )
-
 
 SHAPES = ("combined", "separated")
 

@@ -24,6 +24,7 @@ from interop_tests import raw_peers
 from interop_tests.accounts import ADMIN, PASSWORD, Guarded
 from interop_tests.bench import remoting_wire
 from interop_tests.raw_peers import Raw, ended
+from interop_tests.running import GANTRY
 from interop_tests.waiting import until_async
 
 SECRET = "a-secret-that-nobody-may-read"
@@ -32,6 +33,7 @@ SECRET = "a-secret-that-nobody-may-read"
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     gantry = Guarded(tmp_path_factory.mktemp("gantry"), settings=("auth.scram=true",))
+    gantry.program = GANTRY  # so that its command line is what a user's is
     try:
         gantry.start()
         gantry.add_user("alice", SECRET, ("topic:t", "pub,sub"), ("group:g", "sub"), ("mqtt:%u/#", "pub,sub"))

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +18,7 @@ from gantrymq.client import Producer
 from gantrymq.client.client import Client
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.names import AUDIT_TOPIC
+from interop_tests import commands
 from interop_tests.accounts import ADMIN, PASSWORD, Guarded
 from interop_tests.waiting import until
 
@@ -53,9 +52,9 @@ def seen(server: Guarded, kind: str, door: str, **wanted: Any) -> dict[str, Any]
 
 
 def gantry(server: Guarded, *words: str) -> subprocess.CompletedProcess[str]:
-    environment = {"PATH": os.environ["PATH"], "GANTRY_USER": ADMIN, "GANTRY_PASSWORD": PASSWORD, "COLUMNS": "200"}
-    command = [sys.executable, "-m", "gantrymq", *words, "--nameserver", server.nameserver]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    return commands.gantry(
+        *words, "--nameserver", server.nameserver, GANTRY_USER=ADMIN, GANTRY_PASSWORD=PASSWORD, COLUMNS="200"
+    )
 
 
 def test_mqtt(server: Guarded) -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from interop_tests import commands
 from interop_tests.accounts import ADMIN, PASSWORD, Guarded
 from interop_tests.test_auth_amqp import connect as amqp
 from interop_tests.test_mqtt_paho import WAIT_S, Paho
@@ -31,9 +30,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 
 
 def gantry(server: Guarded, *words: str) -> subprocess.CompletedProcess[str]:
-    environment = {"PATH": os.environ["PATH"], "GANTRY_USER": ADMIN, "GANTRY_PASSWORD": PASSWORD}
-    command = [sys.executable, "-m", "gantrymq", *words, "--nameserver", server.nameserver]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    return commands.gantry(*words, "--nameserver", server.nameserver, GANTRY_USER=ADMIN, GANTRY_PASSWORD=PASSWORD)
 
 
 def mqtt(server: Guarded, client_id: str, user: str, password: str) -> Paho:
@@ -108,11 +105,10 @@ def test_accounts_of_a_rocketmq_sign(server: Guarded, tmp_path: Path) -> None:
     )
     done = gantry(server, "auth", "import", "rocketmq", str(path))
     assert done.returncode == 0, done.stdout + done.stderr
-    environment = {"PATH": os.environ["PATH"], "GANTRY_USER": "RocketMQ", "GANTRY_PASSWORD": "12345678"}
+    account = {"GANTRY_USER": "RocketMQ", "GANTRY_PASSWORD": "12345678"}
 
     def send(topic: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "gantrymq", "send", topic, "hello", "--nameserver", server.nameserver]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        return commands.gantry("send", topic, "hello", "--nameserver", server.nameserver, **account)
 
     assert send("orders").returncode == 0
     refused = send("others")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
-import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
@@ -21,27 +19,25 @@ from gantrymq.client.consuming.consumer import PullConsumer
 from gantrymq.client.producing.producer import Producer
 from gantrymq.model.errors import GantryError
 from interop_tests.accounts import ADMIN, PASSWORD, Guarded
+from interop_tests.commands import gantry
 from interop_tests.test_auth_tokens import amqp, mqtt
 from interop_tests.waiting import until
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    gantry = Guarded(tmp_path_factory.mktemp("gantry"))
+    made = Guarded(tmp_path_factory.mktemp("gantry"))
     try:
-        gantry.start()
-        gantry.add_user("alice", "alice-pass", ("topic:t", "pub,sub"), ("queue:q*", "all"))
-        yield gantry
+        made.start()
+        made.add_user("alice", "alice-pass", ("topic:t", "pub,sub"), ("queue:q*", "all"))
+        yield made
     finally:
-        gantry.stop()
+        made.stop()
 
 
 def gantry_cli(server: Guarded, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     given = {"GANTRY_USER": ADMIN, "GANTRY_PASSWORD": PASSWORD, "NAMESRV_ADDR": server.nameserver, **environment}
-    command = [sys.executable, "-m", "gantrymq", *arguments]
-    return subprocess.run(
-        command, env={**os.environ, **given}, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL
-    )
+    return gantry(*arguments, **given)
 
 
 def new_token(server: Guarded, seconds: float = 600) -> tuple[str, str]:

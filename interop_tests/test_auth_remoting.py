@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from gantrymq.client.records import ReceivedMessage
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.codec import Command, FrameReader, encode
 from gantrymq.remoting.constants import RequestCode, ResponseCode
+from interop_tests import commands
 from interop_tests.accounts import ADMIN, PASSWORD, Guarded
 from interop_tests.running import free_port
 
@@ -127,9 +126,8 @@ def test_users_outlive_a_restart(tmp_path: Path) -> None:
 
 def gantry(server: Guarded, *words: str, given: str = "") -> subprocess.CompletedProcess[str]:
     """A command as the administrator, whose password is in the environment."""
-    environment = {"PATH": os.environ["PATH"], "GANTRY_USER": ADMIN, "GANTRY_PASSWORD": PASSWORD}
-    command = [sys.executable, "-m", "gantrymq", *words, "--nameserver", server.nameserver]
-    return subprocess.run(command, env=environment, input=given, capture_output=True, text=True, timeout=60)
+    account = {"GANTRY_USER": ADMIN, "GANTRY_PASSWORD": PASSWORD}
+    return commands.gantry(*words, "--nameserver", server.nameserver, given=given, **account)
 
 
 def test_the_command_line(server: Guarded) -> None:

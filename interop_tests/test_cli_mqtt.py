@@ -3,35 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from typing import Any
 
+from interop_tests.commands import gantry
 from interop_tests.running import Gantry
 from interop_tests.test_mqtt_paho import Paho
 
 
 def said(server: Gantry, *words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "gantrymq", *words, "--nameserver", server.doors["nameserver"]],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, "COLUMNS": "160"},
-    )
+    done = gantry(*words, "--nameserver", server.doors["nameserver"], COLUMNS="160")
     return done.stdout + done.stderr
 
 
 def shown(server: Gantry, *words: str) -> list[Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", "gantrymq", *words, "--json", "--nameserver", server.doors["nameserver"]],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    done = gantry(*words, "--json", "--nameserver", server.doors["nameserver"])
+    assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 

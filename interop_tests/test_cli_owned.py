@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import httpx
 import pytest
 
 from interop_tests.cloudevents_sinks import Sink
+from interop_tests.commands import gantry
 from interop_tests.running import Gantry, free_port
 from interop_tests.test_amqp_clients import connect
 from interop_tests.test_mqtt_paho import Paho
@@ -31,8 +31,7 @@ def managed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gantry, 
 
 
 def run(server: Gantry, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gantrymq", *words, "--nameserver", server.doors["nameserver"]]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return gantry(*words, "--nameserver", server.doors["nameserver"])
 
 
 def rows(server: Gantry, *words: str) -> list[Any]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import gc
-import os
 import socket
 import ssl
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from gantrymq.remoting.codec import Command, FrameReader, encode
 from gantrymq.remoting.constants import RequestCode, ResponseCode
 from interop_tests.accounts import Guarded
 from interop_tests.cloudevents_sinks import assigned
+from interop_tests.commands import gantry
 from interop_tests.running import Cluster, Process
 from interop_tests.test_mqtt_paho import WAIT_S, Paho
 from interop_tests.waiting import until
@@ -131,9 +130,7 @@ def test_a_wrong_key_is_said_on_both_sides(cluster: Cluster, tmp_path: Path, rol
 
 def test_commands_that_ask_as_a_gateway(cluster: Cluster) -> None:
     def sessions(**variables: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "gantrymq", "mqtt", "sessions", "--nameserver", cluster.nameservers]
-        environment = {"PATH": os.environ["PATH"]} | variables
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        return gantry("mqtt", "sessions", "--nameserver", cluster.nameservers, **variables)
 
     path = str(cluster.directory / "cluster.key")
     assert sessions(GANTRY_AUTH__CLUSTER_KEY_FILE=path).returncode == 0

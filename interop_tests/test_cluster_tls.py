@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gc
-import os
 import ssl
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from core.tests.net.tls.certs import client_context, make_certificates
 from gantrymq.cluster.wire.codec import PROTOCOL_VERSION, GatewayCode, encode_body
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import RequestCode, ResponseCode
+from interop_tests.commands import gantry
 from interop_tests.running import Cluster, Process
 from interop_tests.test_cluster_key import BODY, BROKER, ask
 from interop_tests.test_mqtt_paho import WAIT_S, Paho
@@ -117,9 +116,7 @@ def test_what_is_wrong_is_said(cluster: TlsCluster, tmp_path: Path, wrong: str, 
 
 def test_commands_that_ask_as_a_gateway(cluster: TlsCluster) -> None:
     def sessions(**variables: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "gantrymq", "mqtt", "sessions", *cluster._where()]
-        environment = {"PATH": os.environ["PATH"]} | variables
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        return gantry("mqtt", "sessions", *cluster._where(), **variables)
 
     certs = cluster.certs
     shown = {"GANTRY_TLS__CLUSTER_CERT": f"{certs}/member.pem", "GANTRY_TLS__CLUSTER_CERT_KEY": f"{certs}/member.key"}
@@ -127,9 +124,8 @@ def test_commands_that_ask_as_a_gateway(cluster: TlsCluster) -> None:
     assert good.returncode == 0, good.stderr
     assert sessions(**shown).returncode == 2, "whom would it trust"
     assert sessions().returncode
-    listed = subprocess.run(
-        [sys.executable, "-m", "gantrymq", "topic", "list", *cluster._where()], capture_output=True, text=True, timeout=60,
-        env={"PATH": os.environ["PATH"], "GANTRY_TLS_CA": f"{certs}/ca.pem", "GANTRY_TLS_CERT": f"{certs}/device.pem",
-             "GANTRY_TLS_KEY": f"{certs}/device.key"},
-    )  # fmt: skip
+    own = {"CA": "ca.pem", "CERT": "device.pem", "KEY": "device.key"}
+    listed = gantry(
+        "topic", "list", *cluster._where(), **{f"GANTRY_TLS_{name}": f"{certs}/{file}" for name, file in own.items()}
+    )
     assert listed.returncode == 0, listed.stderr

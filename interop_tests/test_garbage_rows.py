@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import struct
-import subprocess
-import sys
 from pathlib import Path
 
 import httpx
@@ -22,6 +20,7 @@ from gantrymq.store.files import OsFileSystem
 from gantrymq.store.message_store import MessageStore
 from gateways.tests.test_row_checks import GARBAGE as DOORS
 from interop_tests.bench import remoting_wire
+from interop_tests.commands import gantry
 from interop_tests.running import Gantry
 from interop_tests.test_mqtt_paho import Paho
 from interop_tests.waiting import LIMIT_S, until
@@ -101,8 +100,8 @@ def spoil(directory: Path) -> None:
 
 
 def listed(directory: Path, *options: str) -> list[dict[str, object]]:
-    command = [sys.executable, "-m", "gantrymq", "store", "rows", str(directory), "--json", *options]
-    done = subprocess.run(command, capture_output=True, check=True, timeout=LIMIT_S)
+    done = gantry("store", "rows", str(directory), "--json", *options)
+    assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 

@@ -27,6 +27,7 @@ from gantrymq.client import Producer
 from gantrymq.client.client import Client
 from gantrymq.model.errors import ErrorCode, GantryError
 from interop_tests import guard
+from interop_tests.commands import gantry
 from interop_tests.running import Process, free_port
 from interop_tests.waiting import until
 
@@ -80,12 +81,11 @@ class Hardened(Process):
         return made
 
     def gantry(self, *words: str, given: str = "") -> subprocess.CompletedProcess[str]:
-        environment = {
-            "PATH": os.environ["PATH"], "GANTRY_USER": ADMIN, "GANTRY_PASSWORD": PASSWORD, "COLUMNS": "250",
-            "GANTRY_TLS_CA": str(self.etc / "ca.pem"), "NAMESRV_ADDR": f"localhost:{self.ports['9877']}",
+        variables = {
+            "GANTRY_USER": ADMIN, "GANTRY_PASSWORD": PASSWORD, "COLUMNS": "250", "GANTRY_TLS_CA": str(self.etc / "ca.pem"),
+            "NAMESRV_ADDR": f"localhost:{self.ports['9877']}",
         }  # fmt: skip
-        command = [sys.executable, "-m", "gantrymq", *words]
-        return subprocess.run(command, env=environment, input=given, capture_output=True, text=True, timeout=60)
+        return gantry(*words, given=given, **variables)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 from interop_tests import raw_peers as raw
 from interop_tests.bench import remoting_wire
 from interop_tests.raw_peers import Raw, mqtt_text
-from interop_tests.running import Gantry
+from interop_tests.running import GANTRY, Gantry
 from interop_tests.test_bad_input import length, publish
 from interop_tests.waiting import LIMIT_S, until
 
@@ -29,6 +29,7 @@ BACK_S = 60.0
 def gantry(tmp_path: Path) -> Iterator[Gantry]:
     settings = (f"server.outbound_bytes_process_max={BOUND_MIB}MiB", "server.stalled_reader_ms=60000")
     gantry = Gantry(tmp_path, "combined", settings)
+    gantry.program = GANTRY  # so that no page is shared with another process
     try:
         yield gantry.start()
     finally:
@@ -182,6 +183,7 @@ DOORS = ["cloudevents", "mqtt", "amqp", "broker"]
 def small(tmp_path: Path) -> Iterator[Gantry]:
     settings = (f"server.inbound_bytes_process_max={DRIP_BOUND_MIB}MiB", f"server.frame_timeout_ms={FRAME_MS}")
     gantry = Gantry(tmp_path, "combined", settings)
+    gantry.program = GANTRY  # so that no page is shared with another process
     try:
         yield gantry.start()
     finally:

@@ -27,7 +27,7 @@ from gantrymq.remoting import overview_codes
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import RequestCode
 from interop_tests.accounts import ADMIN, PASSWORD, Guarded
-from interop_tests.running import free_port
+from interop_tests.running import GANTRY, free_port
 from interop_tests.test_auth_amqp import connect as amqp
 from interop_tests.test_mqtt_paho import Paho
 from interop_tests.waiting import until
@@ -80,6 +80,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         f"amqp.management_port={MANAGEMENT}",
     )  # fmt: skip
     gantry = Guarded(directory, settings=settings)
+    gantry.program = GANTRY  # so that its command line is what a user's is
     try:
         gantry.start()
         plant(gantry)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 
@@ -13,6 +11,7 @@ import pika
 import pytest
 
 from gantrymq.client import BlockingProducer
+from interop_tests import commands
 from interop_tests.running import Cluster, Gantry
 from interop_tests.test_mqtt_paho import Paho
 from interop_tests.waiting import LIMIT_S, until
@@ -27,9 +26,8 @@ pytestmark = [
 def gantry(server: Gantry, *words: str) -> list[dict[str, object]]:
     """Lines that a command prints."""
     nameservers = ";".join([each.doors["nameserver"] for each in server.processes if "nameserver" in each.doors])
-    command = [sys.executable, "-m", "gantrymq", *words, "--json", "--nameserver", nameservers]
-    done = subprocess.run(command, capture_output=True, check=False, timeout=LIMIT_S)
-    assert done.returncode == 0, done.stderr.decode()
+    done = commands.gantry(*words, "--json", "--nameserver", nameservers)
+    assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -108,15 +106,9 @@ def test_without_a_terminal_and_yes_nothing_is_removed(own_server: Gantry) -> No
     paho = use(own_server)
     paho.stop()
     words = ["topic", "prune", "--unused", "--older-than", "0", "--nameserver", own_server.doors["nameserver"]]
-    done = subprocess.run(
-        [sys.executable, "-m", "gantrymq", *words],
-        capture_output=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-        timeout=LIMIT_S,
-    )
+    done = commands.gantry(*words)
     assert done.returncode == 2
-    assert b"--yes" in done.stderr
+    assert "--yes" in done.stderr
     assert topics(own_server) >= NOBODYS
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from gantrymq.client.admin import Admin
 from gantrymq.model.errors import GantryError
+from interop_tests.commands import gantry
 from interop_tests.java import official
 from interop_tests.real_broker import JAVA, REAL_BROKER, SIZES, RealBroker, all_of, check
 from interop_tests.running import Gantry
@@ -91,12 +91,6 @@ def keys(nameserver: str) -> list[str]:
     return sorted(body.decode().removeprefix("body of ") for body in found.values())
 
 
-def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "gantrymq", *arguments], capture_output=True, text=True, timeout=LIMIT_S
-    )
-
-
 def test_the_java_client_commits_rolls_back_and_is_asked(quick: Gantry, tmp_path: Path) -> None:
     quick.start()
     nameserver = make_topic(quick)
@@ -123,7 +117,7 @@ def test_a_lost_decision_is_another_producers(quick: Gantry, tmp_path: Path) -> 
     quick.processes[0].kill()  # and the broker is killed before anybody can be asked
     quick.processes[0].start()
     assert keys(nameserver) == []
-    listed = json.loads(command("transactions", "list", "--json", "--nameserver", nameserver).stdout.splitlines()[0])
+    listed = json.loads(gantry("transactions", "list", "--json", "--nameserver", nameserver).stdout.splitlines()[0])
     assert (listed["group"], listed["topic"], listed["checks"], listed["producers"]) == ("givers", "Orders", 0, 0)
     other = Transact(nameserver, "givers", "COMMIT", tmp_path, other="ROLLBACK")
     try:
@@ -140,15 +134,15 @@ def test_people_decide(quick: Gantry, tmp_path: Path) -> None:
     gone = Transact(nameserver, "givers", "UNKNOWN", tmp_path, one="UNKNOWN", two="UNKNOWN", three="HALT")
     gone.halted("three")
     where = ("--nameserver", nameserver)
-    rows = [json.loads(line) for line in command("transactions", "list", "--json", *where).stdout.splitlines()]
+    rows = [json.loads(line) for line in gantry("transactions", "list", "--json", *where).stdout.splitlines()]
     assert [row["topic"] for row in rows] == ["Orders"] * 3
-    assert command("transactions", "commit", rows[0]["transaction_id"], *where).returncode == 0
-    assert command("transactions", "rollback", rows[1]["transaction_id"], *where).returncode == 0
-    again = command("transactions", "rollback", rows[0]["transaction_id"], *where)
+    assert gantry("transactions", "commit", rows[0]["transaction_id"], *where).returncode == 0
+    assert gantry("transactions", "rollback", rows[1]["transaction_id"], *where).returncode == 0
+    again = gantry("transactions", "rollback", rows[0]["transaction_id"], *where)
     assert again.returncode == 3  # not found
     assert "no undecided transaction" in again.stderr
     assert keys(nameserver) == ["one"]
-    assert "three" not in command("transactions", "list", *where, "--group", "others").stdout
+    assert "three" not in gantry("transactions", "list", *where, "--group", "others").stdout
     quick.stop()
 
 
@@ -174,14 +168,14 @@ def test_a_real_brokers_half_messages_are_taken_over(real: RealBroker, tmp_path:
         server.start()
         nameserver = server.doors["nameserver"]
         assert keys(nameserver) == ["late", "yes"]
-        listed = command("transactions", "list", "--json", "--nameserver", nameserver).stdout.splitlines()
+        listed = gantry("transactions", "list", "--json", "--nameserver", nameserver).stdout.splitlines()
         second = Transact(nameserver, "givers", "COMMIT", tmp_path, more="COMMIT")
         try:
             second.says("ready")
             until(lambda: {"end", "open"} <= set(keys(nameserver)), ignored=(GantryError,))
         finally:
             second.close()
-        until(lambda: not command("transactions", "list", "--json", "--nameserver", nameserver).stdout)
+        until(lambda: not gantry("transactions", "list", "--json", "--nameserver", nameserver).stdout)
         found = keys(nameserver)
         assert [key for key in found if key not in ("no",)] == ["end", "late", "more", "open", "yes"]
         assert (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ def members(node: ast.ClassDef) -> set[str]:
     return found
 
 
+@cache
 def classes() -> dict[str, set[str]]:
     """Names of each class's members, with those of classes of the same name and of its bases."""
     found: dict[str, set[str]] = {}
