@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from core.tests.cli.tab import press_tab
 from gantrymq.client.accounts import Accounts
 from gantrymq.client.client import Client
 from gantrymq.client.producing.producer import Producer
@@ -22,6 +23,7 @@ from gantrymq.remoting.constants import RequestCode, ResponseCode
 from interop_tests import commands
 from interop_tests.accounts import ADMIN, PASSWORD, Guarded
 from interop_tests.running import free_port
+from interop_tests.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +150,56 @@ def test_the_command_line(server: Guarded) -> None:
     assert gantry(server, "policy", "delete", "group:devices", "--yes").returncode == 0
     assert gantry(server, "user", "delete", "dora", "--yes").returncode == 0
     assert gantry(server, "auth", "explain", "dora", "pub", "topic:dev7").returncode == 1
+
+
+def test_groups_and_policies_by_name(server: Guarded) -> None:
+    for name in ("gina", "gus"):
+        assert gantry(server, "user", "add", name, "--no-password", "--group", "others").returncode == 0
+    shown = gantry(server, "policy", "show", "group:crew")
+    assert (shown.returncode, shown.stdout) == (3, "there is no such policy\n")
+    assert gantry(server, "auth", "group", "show", "crew").returncode == 3
+    assert gantry(server, "policy", "add", "group:crew", "topic:deck*", "pub,sub").returncode == 0
+    assert gantry(server, "policy", "add", "group:crew2", "topic:x", "pub").returncode == 0
+    added = gantry(server, "auth", "group", "add", "crew", "gina", "gus")
+    assert (added.returncode, added.stdout) == (0, "in group crew: gina, gus\n"), added.stderr
+    assert gantry(server, "auth", "group", "add", "crew", "nobody").returncode == 3
+    shown = gantry(server, "policy", "show", "group:crew")
+    assert "users in it: gina, gus" in shown.stdout
+    assert "topic:deck*" in shown.stdout
+    assert "topic:x" not in shown.stdout, "of group:crew2"
+    rules = gantry(server, "policy", "show", "group:crew", "--json").stdout.splitlines()
+    wanted = {"subject": "group:crew", "decision": "Allow", "resource": "topic:deck*"}
+    assert [json.loads(line) | wanted == json.loads(line) for line in rules] == [True]
+    listed = [json.loads(line) for line in gantry(server, "auth", "group", "list", "--json").stdout.splitlines()]
+    assert {"group": "crew", "users": ["gina", "gus"]} in listed
+    assert {"group": "crew2", "users": []} in listed
+    assert gantry(server, "auth", "explain", "gus", "pub", "topic:deck1").returncode == 0
+    assert gantry(server, "auth", "group", "delete", "crew", "gus", "--yes").returncode == 0
+    assert gantry(server, "auth", "explain", "gus", "pub", "topic:deck1").returncode == 1
+    assert gantry(server, "auth", "explain", "gina", "pub", "topic:deck1").returncode == 0
+    assert gantry(server, "auth", "group", "delete", "crew", "--yes").returncode == 0
+    assert gantry(server, "auth", "group", "delete", "crew", "--yes").returncode == 3
+    assert gantry(server, "policy", "show", "group:crew").returncode == 3
+    assert json.loads(gantry(server, "user", "list", "gina", "--json").stdout)["groups"] == ["others"]
+
+
+def test_names_of_people_are_completed_for_an_administrator(server: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GANTRY_USER", ADMIN)
+    monkeypatch.setenv("GANTRY_PASSWORD", PASSWORD)
+    assert gantry(server, "user", "add", "tabea", "--no-password", "--group", "tabbers").returncode == 0
+    token = json.loads(gantry(server, "token", "add", "tabea", "--json").stdout)["id"]
+    for line, wanted in (
+        ("gantry user show tabe", "tabea"),
+        ("gantry user add x --group tabb", "tabbers"),
+        ("gantry auth group show tabb", "tabbers"),
+        ("gantry auth explain tabe", "tabea"),
+        ("gantry token list tabe", "tabea"),
+        (f"gantry token delete {token[:8]}", token),
+    ):
+        until(lambda line=line, wanted=wanted: press_tab(line, server.nameserver) == [wanted])
+    until(lambda: "group:tabbers" in press_tab("gantry policy show ", server.nameserver))
+    monkeypatch.setenv("GANTRY_PASSWORD", "wrong")
+    assert press_tab("gantry user show tabe", server.nameserver) == []
 
 
 def test_who_cannot_sign_has_a_listener_of_his_own(tmp_path: Path) -> None:

@@ -56,6 +56,52 @@ def clusters(context: typer.Context, incomplete: str) -> list[str]:
     return _fitting(_ask(context, find), incomplete)
 
 
+def users(context: typer.Context, incomplete: str) -> list[str]:
+    """Users, for an administrator (`GANTRY_USER`)."""
+
+    async def find(admin: Admin) -> Names:
+        from gantrymq.client.accounts import Accounts
+
+        return sorted([user["username"] for user in await Accounts(admin).users()]), []
+
+    return _fitting(_ask(context, find), incomplete)
+
+
+def user_groups(context: typer.Context, incomplete: str) -> list[str]:
+    """Groups that users are in or policies are for."""
+
+    async def find(admin: Admin) -> Names:
+        from gantrymq.client.accounts import Accounts
+
+        return sorted(await Accounts(admin).groups()), []
+
+    return _fitting(_ask(context, find), incomplete)
+
+
+def subjects(context: typer.Context, incomplete: str) -> list[str]:
+    """`user:NAME` and `group:NAME`."""
+
+    async def find(admin: Admin) -> Names:
+        from gantrymq.client.accounts import Accounts
+
+        accounts = Accounts(admin)
+        names = [f"user:{user['username']}" for user in await accounts.users()]
+        return sorted([*names, *[f"group:{name}" for name in await accounts.groups()]]), []
+
+    return _fitting(_ask(context, find), incomplete)
+
+
+def tokens(context: typer.Context, incomplete: str) -> list[str]:
+    """Ids of tokens."""
+
+    async def find(admin: Admin) -> Names:
+        from gantrymq.client.accounts import Accounts
+
+        return sorted([token["id"] for token in await Accounts(admin).tokens()]), []
+
+    return _fitting(_ask(context, find), incomplete)
+
+
 def broker_settings(context: typer.Context, incomplete: str) -> list[str]:
     """Settings of the broker that the line names, as its `--set` wants them."""
 

@@ -50,6 +50,18 @@ class Accounts:
         found: list[dict[str, Any]] = await self._ask(RequestCode.AUTH_LIST_ACL, fields, "policies")
         return found
 
+    async def groups(self) -> dict[str, list[str]]:
+        """Groups that users are in or policies are for, and their users' names, sorted."""
+        found: dict[str, list[str]] = {}
+        for user in await self.users():
+            for group in user.get("groups") or ():
+                found.setdefault(group, []).append(user["username"])
+        for policy in await self.policies("group:"):
+            word, _, name = policy["subject"].partition(":")
+            if word.lower() == "group":
+                found.setdefault(name, [])
+        return {name: sorted(found[name]) for name in sorted(found)}
+
     async def add_rules(self, subject: str, rules: list[dict[str, Any]]) -> None:
         """Rules of `resource`, `actions`, `decision`, `sourceIps`; they replace those for the same resources."""
         body = {"subject": subject, "policies": [{"policyType": "Custom", "entries": rules}]}

@@ -9,15 +9,26 @@ from typing import Annotated, Any
 
 import typer
 
+from gantrymq.cli import completion
 from gantrymq.cli.options import Json, Nameserver, Yes, confirm, run
 from gantrymq.cli.screen import CONSOLE, listing, plain
 from gantrymq.launch.exit_codes import EXIT_FAILED
 
 token_app = typer.Typer()
 
-User = Annotated[str, typer.Argument(metavar="USER", help="Whoever comes with the token is this user.")]
-Users = Annotated[str, typer.Argument(metavar="[USER]", help="Only this user's.")]
-Id = Annotated[str, typer.Argument(metavar="ID", help="As `gantry token list` shows it: 16 hexadecimal digits.")]
+User = Annotated[
+    str,
+    typer.Argument(metavar="USER", help="Whoever comes with the token is this user.", autocompletion=completion.users),
+]
+Users = Annotated[str, typer.Argument(metavar="[USER]", help="Only this user's.", autocompletion=completion.users)]
+Id = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID",
+        help="As `gantry token list` shows it: 16 hexadecimal digits.",
+        autocompletion=completion.tokens,
+    ),
+]
 
 
 @token_app.command()

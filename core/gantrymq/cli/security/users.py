@@ -13,10 +13,12 @@ from typing import Annotated, Any
 
 import typer
 
-from gantrymq.cli.options import Json, Nameserver, Yes, confirm, run
+from gantrymq.cli import completion
+from gantrymq.cli.options import EXIT_NOT_FOUND, Json, Nameserver, Yes, confirm, run
 from gantrymq.cli.screen import CONSOLE, listing, plain
 from gantrymq.cli.security.audit import audit, status
 from gantrymq.cli.security.importing import import_
+from gantrymq.cli.security.user_groups import group_app
 from gantrymq.launch.exit_codes import EXIT_FAILED, EXIT_USAGE
 from gantrymq.logs import complain
 
@@ -25,16 +27,24 @@ policy_app = typer.Typer()
 auth_app = typer.Typer()
 auth_app.command()(audit)
 auth_app.command()(status)
-auth_app.command("import")(import_)
+auth_app.add_typer(group_app, name="group")
+for each in (auth_app, user_app, policy_app):
+    each.command("import")(import_)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The user.")]
-Subject = Annotated[str, typer.Argument(metavar="SUBJECT", help="user:NAME or group:NAME.")]
+NewName = Annotated[str, typer.Argument(metavar="NAME", help="The user.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The user.", autocompletion=completion.users)]
+Subject = Annotated[
+    str, typer.Argument(metavar="SUBJECT", help="user:NAME or group:NAME.", autocompletion=completion.subjects)
+]
 PasswordFile = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="File with the password; - reads standard input. Else it is asked for."),
 ]
 Groups = Annotated[
-    list[str] | None, typer.Option("--group", help="Groups whose policies hold for it; may be repeated.")
+    list[str] | None,
+    typer.Option(
+        "--group", help="Groups whose policies hold for it; may be repeated.", autocompletion=completion.user_groups
+    ),
 ]
 Certificates = Annotated[
     list[str] | None,
@@ -89,7 +99,7 @@ def info_of(
 
 @user_app.command()
 def add(
-    name: Name,
+    name: NewName,
     admin: Annotated[bool, typer.Option("--admin", help="May do everything.")] = False,
     password_file: PasswordFile = None,
     groups: Groups = None,
@@ -167,8 +177,7 @@ def show(name: Name, nameserver: Nameserver = None, json_: Json = False) -> None
 
         accounts = Accounts(admin_)
         show_users([await accounts.user(name)], json_)
-        policies = await accounts.policies(f"user:{name}")
-        show_policies([policy for policy in policies if policy["subject"].lower() == f"user:{name}".lower()], json_)
+        show_policies(only(f"user:{name}", await accounts.policies(f"user:{name}")), json_)
 
     run(work, nameserver)
 
@@ -260,6 +269,38 @@ def list_policies(
     run(work, nameserver)
 
 
+@policy_app.command("show")
+def show_policy(subject: Subject, nameserver: Nameserver = None, json_: Json = False) -> None:
+    """The rules of one subject, and who has them. Exit code 3: there are none."""
+    found: list[dict[str, Any]] = []
+
+    async def work(admin_: Any) -> None:
+        from gantrymq.client.accounts import Accounts
+
+        accounts = Accounts(admin_)
+        found.extend(only(subject, await accounts.policies(subject)))
+        show_policies(found, json_)
+        word, _, name = subject.partition(":")
+        if found and not json_ and word.lower() == "group":
+            members = [user["username"] for user in await accounts.users() if name in (user.get("groups") or ())]
+            CONSOLE.print(f"users in it: {plain(', '.join(members)) or 'none'}", soft_wrap=True)
+
+    run(work, nameserver)
+    if not found:
+        raise typer.Exit(EXIT_NOT_FOUND)
+
+
+def as_typed(text: str) -> str:
+    """`user:NAME`, `topic:NAME`: RocketMQ writes the first word with a capital."""
+    word, colon, name = text.partition(":")
+    return f"{word.lower()}{colon}{name}"
+
+
+def only(subject: str, policies: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those of this subject; a name is exact."""
+    return [each for each in policies if as_typed(each["subject"]) == as_typed(subject)]
+
+
 @policy_app.command("delete")
 def delete_policy(
     subject: Subject,
@@ -285,13 +326,14 @@ def show_policies(policies: list[dict[str, Any]], json_: bool) -> None:
     for policy in policies:
         for group in policy.get("policies") or ():
             for entry in group.get("entries") or ():
+                entry["resource"] = as_typed(entry["resource"])
                 if json_:
-                    row = {"subject": policy["subject"].lower(), **entry}
+                    row = {"subject": as_typed(policy["subject"]), **entry}
                     sys.stdout.write(json.dumps(row, ensure_ascii=False) + "\n")
                 actions, sources = ",".join(entry["actions"]).lower(), ", ".join(entry.get("sourceIps") or ())
                 cells.append(
                     (
-                        plain(policy["subject"]),
+                        plain(as_typed(policy["subject"])),
                         entry["decision"].lower(),
                         actions,
                         plain(entry["resource"]),
