@@ -14,6 +14,7 @@ import typer
 from gantrymq.cli import completion
 from gantrymq.cli.options import EXIT_NOT_FOUND, Json, Nameserver, Yes, confirm, run
 from gantrymq.cli.screen import CONSOLE, listing, plain
+from gantrymq.cli.security.policies import only, show_policies
 
 group_app = typer.Typer(help="Groups of users.", no_args_is_help=True)
 
@@ -73,7 +74,6 @@ def show(group: Group, nameserver: Nameserver = None, json_: Json = False) -> No
     found: dict[str, list[str]] = {}
 
     async def work(admin: Any) -> None:
-        from gantrymq.cli.security.users import only, show_policies
         from gantrymq.client.accounts import Accounts
 
         accounts = Accounts(admin)
@@ -93,7 +93,6 @@ def delete(group: Group, users: Leaving = None, yes: Yes = False, nameserver: Na
     confirm(f"Take {', '.join(users)} out of group {group}?" if users else f"Delete group {group} and its policy?", yes)
 
     async def work(admin: Any) -> None:
-        from gantrymq.cli.security.users import only
         from gantrymq.client.accounts import Accounts
         from gantrymq.model.errors import ErrorCode, GantryError
 

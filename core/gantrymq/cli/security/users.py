@@ -18,6 +18,7 @@ from gantrymq.cli.options import EXIT_NOT_FOUND, Json, Nameserver, Yes, confirm,
 from gantrymq.cli.screen import CONSOLE, listing, plain
 from gantrymq.cli.security.audit import audit, status
 from gantrymq.cli.security.importing import import_
+from gantrymq.cli.security.policies import only, show_policies
 from gantrymq.cli.security.user_groups import group_app
 from gantrymq.launch.exit_codes import EXIT_FAILED, EXIT_USAGE
 from gantrymq.logs import complain
@@ -290,17 +291,6 @@ def show_policy(subject: Subject, nameserver: Nameserver = None, json_: Json = F
         raise typer.Exit(EXIT_NOT_FOUND)
 
 
-def as_typed(text: str) -> str:
-    """`user:NAME`, `topic:NAME`: RocketMQ writes the first word with a capital."""
-    word, colon, name = text.partition(":")
-    return f"{word.lower()}{colon}{name}"
-
-
-def only(subject: str, policies: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those of this subject; a name is exact."""
-    return [each for each in policies if as_typed(each["subject"]) == as_typed(subject)]
-
-
 @policy_app.command("delete")
 def delete_policy(
     subject: Subject,
@@ -318,31 +308,6 @@ def delete_policy(
         typer.echo(f"{subject}: deleted")
 
     run(work, nameserver)
-
-
-def show_policies(policies: list[dict[str, Any]], json_: bool) -> None:
-    """A line per rule."""
-    cells = []
-    for policy in policies:
-        for group in policy.get("policies") or ():
-            for entry in group.get("entries") or ():
-                entry["resource"] = as_typed(entry["resource"])
-                if json_:
-                    row = {"subject": as_typed(policy["subject"]), **entry}
-                    sys.stdout.write(json.dumps(row, ensure_ascii=False) + "\n")
-                actions, sources = ",".join(entry["actions"]).lower(), ", ".join(entry.get("sourceIps") or ())
-                cells.append(
-                    (
-                        plain(as_typed(policy["subject"])),
-                        entry["decision"].lower(),
-                        actions,
-                        plain(entry["resource"]),
-                        plain(sources),
-                    )
-                )
-    if not json_:
-        heads = ("subject", "", "actions", "resource", "from")
-        CONSOLE.print(listing(heads, cells) if cells else "there is no such policy")
 
 
 @auth_app.command()
