@@ -51,6 +51,9 @@ class RabbitMQ:
         pid = int((self.directory / "pid").read_text())
         os.kill(pid, signal.SIGKILL)
         until(lambda: not Path(f"/proc/{pid}/cmdline").exists() or not Path(f"/proc/{pid}/cmdline").read_bytes())
+        (
+            self.directory / "pid"
+        ).unlink()  # whoever should wait for it may not have done so: to the script it would be running
 
     def stop(self) -> None:
         peer("stop", str(self.directory), log=self._log)

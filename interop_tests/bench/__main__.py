@@ -70,9 +70,13 @@ class Case:
 
 def generator(script: str, *arguments: str, timeout_s: float = 300) -> dict[str, Any]:
     """Run a load generator; its last line is its result."""
-    done = subprocess.run(
-        [sys.executable, str(HERE / script), *arguments], capture_output=True, text=True, timeout=timeout_s, check=False
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, str(HERE / script), *arguments], capture_output=True, text=True, timeout=timeout_s,
+            check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return {"error": [f"not done within {timeout_s:g} s"]}
     if done.returncode:
         return {"error": (done.stderr or done.stdout).strip().splitlines()[-1:] or ["failed"]}
     result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
