@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from core.tests.cli.tab import press_tab
+from gantrymq.auth.signatures import ACCESS_KEY, SIGNATURE, sign
 from gantrymq.client.accounts import Accounts
 from gantrymq.client.client import Client
 from gantrymq.client.producing.producer import Producer
@@ -124,6 +125,118 @@ def test_users_outlive_a_restart(tmp_path: Path) -> None:
         assert PASSWORD not in gantry.log()
     finally:
         gantry.stop()
+
+
+def ask(server: Guarded, code: int, fields: dict[str, str], body: bytes = b"", user: str = "alice") -> Command:
+    """A signed request, as any client can make it, and its answer."""
+    secret = PASSWORD if user == ADMIN else f"{user}-pass"
+    signed = {ACCESS_KEY: user, **fields}
+    signed[SIGNATURE] = sign(secret, signed, body)
+    frames = FrameReader()
+    with socket.create_connection(server.address("broker"), 30) as connection:
+        connection.sendall(encode(Command(code, signed, body, 7)))
+        while not (answers := frames.feed(connection.recv(65536))):
+            pass
+    return answers[0]
+
+
+def send_fields(topic: str, properties: str = "", flags: int = 0) -> dict[str, str]:
+    return {
+        "a": "g",
+        "b": topic,
+        "c": "TBW102",
+        "d": "4",
+        "e": "0",
+        "f": str(flags),
+        "g": "0",
+        "h": "0",
+        "i": properties,
+    }
+
+
+OTHERS = b'"groupName":"others","subscriptionDataSet":[]'
+ACK = b'"c":"others","t":"secrets","so":0,"q":0,"pt":0,"it":1,"b":""'
+
+
+@pytest.mark.parametrize("dialect", [b"", b"0:1,"], ids=["standard", "dialect"])
+@pytest.mark.parametrize(
+    ("code", "body"),
+    [
+        (RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, b'"topicConfigList":[{"topicName":"stolen"}]'),
+        (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, b'"groupConfigList":[{"groupName":"stolen"}]'),
+        (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'"groupName":"stolen"'),
+        (RequestCode.HEART_BEAT, b'"clientID":"c","consumerDataSet":[{%b}]' % OTHERS),
+        (RequestCode.LOCK_BATCH_MQ, b'"consumerGroup":"others","clientId":"c","mqSet":[]'),
+        (RequestCode.BATCH_ACK_MESSAGE, b'"acks":[{%b}]' % ACK),
+        (RequestCode.CHECK_CLIENT_CONFIG, b'"clientId":"c","group":"others"'),
+        (RequestCode.QUERY_ASSIGNMENT, b'"topic":"orders","consumerGroup":"others","clientId":"c"'),
+        (RequestCode.SET_MESSAGE_REQUEST_MODE, b'"topic":"orders","consumerGroup":"others","mode":"POP"'),
+    ],
+)
+def test_rights_on_what_a_body_names(server: Guarded, code: RequestCode, body: bytes, dialect: bytes) -> None:
+    """Asked for by what the request's handler understands, fastjson's dialect included, and not by fields that it does not read."""
+    fields = {"topic": "orders", "consumerGroup": "readers-1", "group": "readers-1"}
+    answer = ask(server, code, fields, b"{%b%b}" % (dialect, body))
+    assert answer.code == ResponseCode.NO_PERMISSION, answer
+    assert "alice has no permission" in (answer.remark or "")
+
+
+def test_an_assignment_needs_no_right_but_those_of_its_body(server: Guarded) -> None:
+    body = b'{"topic":"orders","consumerGroup":"readers-1","clientId":"c"}'
+    assert ask(server, RequestCode.QUERY_ASSIGNMENT, {}, body).code == ResponseCode.SUCCESS
+
+
+def test_places_in_the_log_give_no_right(server: Guarded) -> None:
+    """A request that names a message by its place needs the right on its topic: places can be guessed."""
+    stored = ask(server, RequestCode.SEND_MESSAGE_V2, send_fields("secrets"), b"secret", ADMIN)
+    position = int(stored.fields["msgId"][-16:], 16)
+    back = {
+        "group": "readers-1",
+        "offset": str(position),
+        "delayLevel": "1",
+        "originMsgId": "",
+        "originTopic": "orders",
+    }
+    answer = ask(server, RequestCode.CONSUMER_SEND_MSG_BACK, back)
+    assert (answer.code, "sub on topic:secrets" in (answer.remark or "")) == (ResponseCode.NO_PERMISSION, True)
+    own = ask(server, RequestCode.SEND_MESSAGE_V2, send_fields("orders"), b"mine")
+    back["offset"] = str(int(own.fields["msgId"][-16:], 16))
+    assert ask(server, RequestCode.CONSUMER_SEND_MSG_BACK, back).code == ResponseCode.SUCCESS
+
+    assert gantry(server, "policy", "add", "user:alice", "group:readers*", "update").returncode == 0
+    direct = {"consumerGroup": "readers-1", "clientId": "c", "msgId": stored.fields["msgId"], "topic": "orders"}
+    answer = ask(server, RequestCode.CONSUME_MESSAGE_DIRECTLY, direct)
+    assert (answer.code, "sub|get on topic:secrets" in (answer.remark or "")) == (ResponseCode.NO_PERMISSION, True)
+
+
+def test_a_half_message_is_decided_by_who_may_send_it(server: Guarded) -> None:
+    properties = "TRAN_MSG\x01true\x02PGROUP\x01payers\x02UNIQ_KEY\x01A1\x02"
+    half = ask(server, RequestCode.SEND_MESSAGE_V2, send_fields("secrets", properties, 4), b"pay", ADMIN)
+    assert half.code == ResponseCode.SUCCESS, half
+    decision = {
+        "producerGroup": "payers", "tranStateTableOffset": half.fields["queueOffset"], "msgId": "A1", "transactionId": "A1",
+        "commitLogOffset": str(int(half.fields["msgId"][-16:], 16)), "commitOrRollback": "12", "fromTransactionCheck": "false",
+    }  # fmt: skip
+    for named in ({}, {"topic": "orders"}):
+        answer = ask(server, RequestCode.END_TRANSACTION, {**decision, **named})
+        assert (answer.code, "pub on topic:secrets" in (answer.remark or "")) == (ResponseCode.NO_PERMISSION, True)
+    assert ask(server, RequestCode.END_TRANSACTION, decision, user=ADMIN).code == ResponseCode.SUCCESS
+
+
+def test_light_queues_that_a_sender_names_need_their_right(server: Guarded) -> None:
+    properties = "UNIQ_KEY\x01A2\x02INNER_MULTI_DISPATCH\x01%LMQ%mine,%LMQ%theirs\x02"
+    assert ask(server, RequestCode.SEND_MESSAGE_V2, send_fields("orders"), b"x").code == ResponseCode.SUCCESS
+    answer = ask(server, RequestCode.SEND_MESSAGE_V2, send_fields("orders", properties), b"x")
+    assert (answer.code, "pub on topic:%LMQ%mine" in (answer.remark or "")) == (ResponseCode.NO_PERMISSION, True)
+    text = properties.encode()
+    row = b"\0\0\0\0" * 3 + b"\0\0\0\0" + (1).to_bytes(4, "big") + b"x" + len(text).to_bytes(2, "big") + text
+    row = (len(row) + 4).to_bytes(4, "big") + row[4:]
+    answer = ask(server, RequestCode.SEND_BATCH_MESSAGE, {**send_fields("orders"), "m": "true"}, row)
+    assert answer.code == ResponseCode.NO_PERMISSION, answer
+    assert gantry(server, "policy", "add", "user:alice", "topic:%LMQ%*", "pub").returncode == 0
+    assert (
+        ask(server, RequestCode.SEND_MESSAGE_V2, send_fields("orders", properties), b"x").code == ResponseCode.SUCCESS
+    )
 
 
 def gantry(server: Guarded, *words: str, given: str = "") -> subprocess.CompletedProcess[str]:

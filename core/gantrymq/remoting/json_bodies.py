@@ -14,6 +14,7 @@ import msgspec
 
 from gantrymq.model import dialect
 from gantrymq.model.dialect import DialectError, read_json
+from gantrymq.model.groups import GroupConfig
 
 T = TypeVar("T")
 
@@ -62,6 +63,12 @@ class TopicConfigList(msgspec.Struct, rename="camel"):
     """CreateTopicListRequestBody."""
 
     topic_config_list: list[TopicConfigBody] = []
+
+
+class GroupConfigList(msgspec.Struct, rename="camel"):
+    """SubscriptionGroupList."""
+
+    group_config_list: list[GroupConfig] = []
 
 
 class RegisterBody(msgspec.Struct, rename="camel"):

@@ -322,6 +322,12 @@ class BrokerConnection(RemotingDoor):
                 pass  # whoever handles it alone says what is wrong
         return True
 
+    def check(self, command: Command, actions: str, topic: str) -> None:
+        """See `Reply`."""
+        if self._guard is not None and (why := self._guard.missing(command, actions, topic)):
+            log.info("%s: %s: refused: %s", self.link.peer, code_name(command.code), why)
+            raise GantryError(ErrorCode.NO_PERMISSION, why)
+
     def rights_changed(self) -> None:
         """Users or policies are others now. A connection with a poll for what is not its user's any more is closed: it may come again, and hears
         why at its next request."""

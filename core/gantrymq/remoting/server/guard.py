@@ -20,7 +20,7 @@ from gantrymq.remoting.door import code_name
 from gantrymq.remoting.gateway_codes import MEMBER_CODES
 from gantrymq.remoting.request_classes import MEMBERS_ONLY, RequestClass, class_of
 from gantrymq.remoting.server.changes import CHANGES, changed_by
-from gantrymq.remoting.server.rights import RIGHTS, topic_need
+from gantrymq.remoting.server.rights import RIGHTS, names_light_queues, topic_need
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -84,7 +84,7 @@ class Guard:
         """Why the request is not answered; empty if it is."""
         if command.code in MEMBER_CODES:
             return ""
-        if command.code in SENDS and self._was_allowed(command):
+        if command.code in SENDS and self._was_allowed(command) and not names_light_queues(command):
             return ""
         kind, why = class_of(command.code), ""
         if kind in (RequestClass.GATEWAY, RequestClass.BROKER):
@@ -166,6 +166,21 @@ class Guard:
             )
         if expected:
             link.expect(size)
+
+    def missing(self, command: Command, actions: str, topic: str) -> str:
+        """Why the sender of a request that was let in may not do this with a topic that the request does not name; empty: it may."""
+        if class_of(command.code) in (RequestClass.GATEWAY, RequestClass.BROKER) and not self._stranger(command.code):
+            return ""
+        try:
+            identity = self._who(command)
+        except PermissionError as error:
+            return str(error)
+        need = topic_need(actions, topic)
+        if identity.is_admin or may(identity, *need):
+            return ""
+        why = f"user {identity.name} has no permission {need[0]} on {need[1]} from {identity.address}"
+        identity.refused(DOOR, code_name(command.code), need[1], why)
+        return why
 
     def may_read(self, topic: str, group: str) -> bool:
         """Whether a user of this connection may consume."""

@@ -48,6 +48,9 @@ class Reply(Protocol):
     def refuse(self, command: Command, code: int, remark: str) -> None:
         """Answer with a failure."""
 
+    def check(self, command: Command, actions: str, topic: str) -> None:
+        """Ask for a right on a topic that is known only now (`rights.topic_need`). Raises NO_PERMISSION; never without authentication."""
+
     def read(self, command: Command, find: Callable[[Reading], T], apply: Callable[[T], None]) -> None:
         """`apply(find(reading))`, now or when the disk has what `find` reads (reads.py)."""
 

@@ -129,6 +129,7 @@ def consume_directly(command: Command, reply: Reply, services: Tools) -> None:
         message = reading.store.get(position)
         if message is None or is_own_system_topic(message.topic):
             return None
+        reply.check(command, "sub|get", message.topic)
         return b"".join(reading.store.read_records([(message.physical_offset, message.size, 0)], message.size)[0])
 
     def relay(stored: bytes | None) -> None:

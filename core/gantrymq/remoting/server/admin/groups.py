@@ -27,12 +27,6 @@ GROUPS_PER_STEP: Final = 200
 """Groups rendered in one go: some 400 us."""
 
 
-class GroupConfigList(msgspec.Struct, rename="camel"):
-    """SubscriptionGroupList."""
-
-    group_config_list: list[GroupConfig] = []
-
-
 class _Delete(msgspec.Struct, rename="camel"):
     group_name: str
     clean_offset: bool = False
@@ -49,7 +43,7 @@ def update_group(command: Command, reply: Reply, services: Tools) -> None:
 
 def update_groups(command: Command, reply: Reply, services: Tools) -> None:
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: all or, if one name is refused, none."""
-    wanted = bodies.decode(command.body, GroupConfigList).group_config_list
+    wanted = bodies.decode(command.body, bodies.GroupConfigList).group_config_list
     if len(wanted) > GROUPS_PER_REQUEST_MAX:
         raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"a request names at most {GROUPS_PER_REQUEST_MAX} groups")
     _update(command, reply, services, wanted)

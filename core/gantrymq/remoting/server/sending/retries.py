@@ -69,6 +69,7 @@ def _send_back(
     if _is_another(stored, header.origin_msg_id or ""):
         text = f"look message by offset failed, {header.offset}: another message stands there"
         raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, text)
+    reply.check(command, "sub", stored.topic)
     attempts = group.retry_max_times if header.max_reconsume_times is None else header.max_reconsume_times
     dead = stored.reconsume_times >= attempts or header.delay_level < 0
     if dead:

@@ -88,6 +88,7 @@ def end(command: Command, reply: Reply, services: TransactionServices) -> None:
 
     def decide(found: tuple[Half, Message | None]) -> None:
         transactions = services.transactions
+        reply.check(command, "pub", found[0].topic)
         try:
             transactions.end(
                 found, header.producer_group, offset, commit, header.from_transaction_check, (command, reply), _ended
