@@ -165,11 +165,18 @@ def test_a_mosquitto_moves_in(own_server: Gantry, tmp_path: Path) -> None:
         client.stop()
 
 
-def test_what_is_here_already_stays(server: Gantry) -> None:
-    recorded = Path(__file__).parent.parent / "gateways/tests/bridges/mosquitto-2.0.db"
+def test_what_is_here_already_stays(server: Gantry, tmp_path: Path) -> None:
+    broker = Mosquitto(tmp_path)
+    broker.start()
+    try:
+        there = Five(broker, "moved-here").start()
+        there.subscribe(("recorded/#", 1))
+        there.stop()
+    finally:
+        broker.stop()
     here = Paho(server, "moved-here", False).start()
     here.subscribe(("recorded/other", 1))
     here.stop()
-    assert imported(server, recorded)[-1] == (
+    assert imported(server, broker.database)[-1] == (
         "NOT carried over: client 'moved-here': it has a session here already, which stays as it is"
     )

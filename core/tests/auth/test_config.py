@@ -9,16 +9,18 @@ from pathlib import Path
 import pytest
 
 import gantrymq
+import gantrymq_gateways
 from gantrymq.auth.config import AuthConfig
 from gantrymq.auth.rows import User
 
-ROOT = Path(gantrymq.__file__).parent
+ROOTS = (Path(gantrymq.__file__).parent, Path(gantrymq_gateways.__file__).parent)
 DEFINED_IN = ("config.py", "rows.py")
 
 
 def sources() -> str:
     """Of the product, without the definitions themselves."""
-    files = [file for file in ROOT.rglob("*.py") if file.parent.name != "auth" or file.name not in DEFINED_IN]
+    files = [file for root in ROOTS for file in root.rglob("*.py")]
+    files = [file for file in files if file.parent.name != "auth" or file.name not in DEFINED_IN]
     return "\n".join([file.read_text(encoding="utf-8") for file in files])
 
 

@@ -52,6 +52,7 @@ EXTRA = {
     "message get": ["ID", "--topic", "t"], "message query": ["--topic", "t", "--key", "k"], "query": ["--topic", "t", "--key", "k"],
     "user add": ["--no-password"], "mqtt ban": ["--client", "t"], "mqtt unban": ["--client", "t"],
     "topic update": ["--perm", "r"], "group update": ["--retries", "1"], "topic prune": ["--unused"], "message send": ["x"], "send": ["x"],
+    "bridge add amqp": ["--queue", "t", "--from", "amqp://127.0.0.1/"],
 }  # fmt: skip
 """What commands ask for that their parameters do not say."""
 
