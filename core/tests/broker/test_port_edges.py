@@ -110,6 +110,21 @@ def test_rows_are_compared_with_what_is_on_its_way() -> None:
     assert bench.broker.tables.rows("x") == {"a": b"1", "b": b"2", "c": b"1"}
 
 
+@pytest.mark.parametrize("key", ["a\0b", "a\x01b", "a\x02b", "a\ud800", "", "x" * 4097])
+def test_a_key_that_recovery_would_not_read_is_refused(key: str) -> None:
+    """U+0000 in a record's properties ends a log that was not closed; whatever was acknowledged behind it would be cut off."""
+    bench = Bench()
+    refused: list[Any] = []
+    bench.port.put("x", [("before", b"1"), (key, b"1")], None, lambda token, result: refused.append(result))
+    bench.port.submit(
+        [Message("t", b"1")], None, lambda token, result: refused.append(result), rows=[("x", key, b"1")]
+    )  # fmt: skip
+    bench.quiet()
+    assert [type(result) for result in refused] == [GantryError] * 2
+    assert bench.broker.tables.rows("x") == {}
+    assert bench.broker.store.max_offset("t", 0) == 0
+
+
 def test_comparing_many_rows_takes_one_turn() -> None:
     """Else a gateway's clients that all come at once would wait for one flush each."""
     bench = Bench()
