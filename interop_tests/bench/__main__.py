@@ -1,7 +1,7 @@
 """`./run bench`: what one broker process does, measured by load generators in processes of their own; beside real peers if asked.
 
-usage: bench [amqp] [--quick] [--only NAME ...] [--peers rocketmq mosquitto rabbitmq kafka] [--[no-]spark] [--json FILE]
-       bench amqp [--peers rabbitmq]: the AMQP rows alone
+usage: bench [amqp|mqtt] [--quick] [--only NAME ...] [--peers rocketmq mosquitto rabbitmq kafka] [--[no-]spark] [--json FILE]
+       bench amqp [--peers rabbitmq], bench mqtt [--peers mosquitto]: the rows of one door alone
        bench --spark --peers kafka: Spark's source and sink beside those for Kafka, nothing else
        bench store ...: the store alone (store.py)
        bench native ...: native messages beside RocketMQ and the compiled build (native.py)
@@ -9,7 +9,7 @@ usage: bench [amqp] [--quick] [--only NAME ...] [--peers rocketmq mosquitto rabb
        bench admin ...: many topics, groups, connections and clients (admin.py)
 
 Every figure of a server is CPU of its process (all threads) per message, so that a busy machine changes it little; rates are what
-this machine gave. Generators pre-encode their frames. Peers are started by interop_tests/bench/peers/*.sh.
+this machine gave. The servers are all there at once and measured in turns, case by case. Generators pre-encode their frames. Peers are started by interop_tests/bench/peers/*.sh.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
@@ -35,14 +35,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from gantrymq.cli.security.certificates import Authority
 from interop_tests.bench import spark_peers
 from interop_tests.bench.amqp_rows import rows as amqp_rows
+from interop_tests.bench.mqtt_rows import rows as mqtt_rows
 
 HERE = Path(__file__).resolve().parent
 PEERS = HERE / "peers"
 KAFKA = "kafka"
 """Beside Spark's source and sink only."""
 READY_S = 60.0
+MOSQUITTO_TLS_PORT = 21884
 WIDTH_WITHOUT_TERMINAL = 132
 
 
@@ -65,6 +68,8 @@ class Case:
     peer: str
     """Peer that has this case too, or empty."""
     target: str = ""
+    beside: str = ""
+    """The case of ours that the ratio is to; empty: the peer's."""
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
@@ -120,20 +125,37 @@ def gantry(
         log.close()
 
 
+def certify(directory: Path) -> Path:
+    """A certificate for this machine, of an authority of its own."""
+    made = directory / "certificates"
+    made.mkdir()
+    Authority(made, 2).issue("server", "localhost", ["localhost", "127.0.0.1"])
+    return made
+
+
+def with_tls(certificates: Path) -> tuple[str, ...]:
+    """MQTT with and without TLS."""
+    listeners = "mqtt.listeners=tcp://127.0.0.1:0,tls://127.0.0.1:0"
+    return f"tls.cert={certificates}/server.pem", f"tls.key={certificates}/server.key", listeners
+
+
 def _port(address: str) -> tuple[str, str]:
     host, _, port = address.rpartition(":")
     return host, port
 
 
 @contextmanager
-def peer(name: str, directory: Path, sync: bool = False) -> Iterator[Server]:
-    """A real RocketMQ, Mosquitto or RabbitMQ on loopback. `sync`: RocketMQ with SYNC_FLUSH."""
+def peer(name: str, directory: Path, sync: bool = False, certificates: Path | None = None) -> Iterator[Server]:
+    """A real RocketMQ, Mosquitto or RabbitMQ on loopback. `sync`: RocketMQ with SYNC_FLUSH; `certificates`: Mosquitto with a TLS port, too."""
     script, work = PEERS / f"{name}.sh", directory / name
     ports = {"rocketmq": ["29876", "30911"], "mosquitto": ["21883"], "rabbitmq": ["25672"]}[name]
-    flush = {"RMQ_FLUSH": "SYNC_FLUSH"} if sync else {}
+    more = {"RMQ_FLUSH": "SYNC_FLUSH"} if sync else {}
+    if certificates:
+        lines = f"listener {MOSQUITTO_TLS_PORT} 127.0.0.1\ncertfile {certificates}/server.pem\nkeyfile {certificates}/server.key\n"
+        more["MOSQUITTO_CONF"] = lines
     subprocess.run(
         ["bash", str(script), "start", str(work), *ports],
-        check=True, stdout=subprocess.DEVNULL, timeout=900, env={**os.environ, **flush},
+        check=True, stdout=subprocess.DEVNULL, timeout=900, env={**os.environ, **more},
     )  # fmt: skip
     try:
         if name == "rocketmq":
@@ -142,7 +164,14 @@ def peer(name: str, directory: Path, sync: bool = False) -> Iterator[Server]:
             yield Server(name, pid, doors, str(work / "store"))
         else:
             pid = int((work / "pid").read_text())
-            yield Server(name, pid, {"mqtt" if name == "mosquitto" else "amqp": f"127.0.0.1:{ports[0]}"})
+            yield Server(
+                name,
+                pid,
+                {
+                    "mqtt" if name == "mosquitto" else "amqp": f"127.0.0.1:{ports[0]}",
+                    "mqtt.tls": f"127.0.0.1:{MOSQUITTO_TLS_PORT}",
+                },
+            )
     finally:
         subprocess.run(["bash", str(script), "stop", str(work)], check=False, stdout=subprocess.DEVNULL, timeout=120)
 
@@ -173,15 +202,17 @@ def pull(server: Server, batch: int, messages: int) -> dict[str, Any]:
     return _row(got, rate, got.get("server_cpu_us_per_msg"))
 
 
-def mqtt(server: Server, mode: str, *arguments: str) -> dict[str, Any]:
-    """mqtt_load.py against the server's MQTT door."""
-    host, port = _port(server.doors["mqtt"])
+def mqtt(server: Server, mode: str, *arguments: str, door: str = "mqtt") -> dict[str, Any]:
+    """mqtt_load.py against the server's MQTT door, or its TLS one."""
+    host, port = _port(server.doors[door])
     got = generator("mqtt_load.py", host, port, mode, *arguments, "--server-pid", str(server.pid))
     if mode == "connections":
         bytes_each = got.get("rss_bytes_per_connection")
         if bytes_each is None:
             return _row(got, None, None)
-        return _row(got, "", None) | {"note": f"{bytes_each / 1024:.1f} KiB each"}
+        return _row(got, got["connects_per_s"], got["server_us_per_connect"]) | {
+            "note": f"{bytes_each / 1024:.1f} KiB each"
+        }
     deliveries = mode == "pubsub"
     names = [key for key in got if "per_s" in key]
     rate = got.get("delivered_per_s" if deliveries else "published_per_s", got.get(names[0]) if names else None)
@@ -210,8 +241,8 @@ def _row(got: dict[str, Any], rate: Any, cpu: Any) -> dict[str, Any]:
 def cases(count: int) -> list[tuple[Case, Any]]:
     """Name, peer, target, and what to run."""
     return [
-        # First: later, memory that other cases have left would be used again, and a connection seem to take none.
-        (Case("idle MQTT connection", "mosquitto", "<= 8 KiB"), lambda s: mqtt(s, "connections", "--count", "2000")),
+        *[(Case(name, "" if "WebSocket" in name else "mosquitto", reach, beside), run)  # Debian builds Mosquitto without
+          for name, beside, reach, run in mqtt_rows(count, mqtt)],
         *[
             (Case(f"send {mix}, window {window}", "rocketmq", f"<= {0.45 if mix == 'real' else 0.5} x RocketMQ"),
              partial(send, mix=mix, window=window, connections=1, messages=count))
@@ -221,14 +252,6 @@ def cases(count: int) -> list[tuple[Case, Any]]:
         (Case("send real, window 1", "rocketmq", "<= 0.4 x RocketMQ"), lambda s: send(s, "real", 1, 1, count // 10)),
         (Case("send real, 256 connections, window 1", "rocketmq", "<= 0.45 x RocketMQ"), lambda s: send(s, "real", 1, 256, count)),
         (Case("pull, batches of 32", "rocketmq", "300,000/s"), lambda s: pull(s, 32, count * 3)),
-        (Case("MQTT QoS 1 publish, window 100", "mosquitto", "80,000/s; <= 1.2 x Mosquitto"),
-         lambda s: mqtt(s, "pub", "--qos", "1", "--window", "100", "--count", str(count), "--repeat", "3")),
-        (Case("MQTT fan-out 1 -> 50, QoS 0", "mosquitto"),
-         lambda s: mqtt(s, "pubsub", "--qos", "0", "--pubs", "1", "--subs", "50", "--count", str(count // 20))),
-        (Case("MQTT fan-out 1 -> 50, QoS 1", "mosquitto"),
-         lambda s: mqtt(s, "pubsub", "--qos", "1", "--pubs", "1", "--subs", "50", "--count", str(count // 20))),
-        (Case("MQTT QoS 1 publish, 1,000 topics in turn", "mosquitto", "<= 1.2 x Mosquitto"),
-         lambda s: mqtt(s, "pub", "--qos", "1", "--window", "100", "--topics", "1000", "--count", str(count), "--repeat", "3")),
         *[(Case(name, "rabbitmq", reach), run) for name, reach, run in amqp_rows(count, amqp)],
     ]  # fmt: skip
 
@@ -241,16 +264,17 @@ def show(console: Console, rows: list[Case], peers: list[str]) -> None:
     table.add_column("CPU us", justify="right")
     if peers:
         table.add_column("peer CPU us", justify="right", no_wrap=True)
-        table.add_column("ratio", justify="right")
+    table.add_column("ratio", justify="right")
     table.add_column("to reach")
     table.add_column("note")
     for case in rows:
         ours = case.rows.get("gantry", {})
         cells = [case.name, _number(ours.get("rate"), 0), _number(ours.get("cpu_us"), 2)]
+        cost = case.rows.get(case.peer, {}).get("cpu_us")
+        of = next((other.rows["gantry"].get("cpu_us") for other in rows if other.name == case.beside), cost)
         if peers:
-            cost = case.rows.get(case.peer, {}).get("cpu_us")
-            both = cost and ours.get("cpu_us")
-            cells += [f"{case.peer} {cost:.1f}" if cost else "", f"{ours['cpu_us'] / cost:.2f}" if both else ""]
+            cells.append(f"{case.peer} {cost:.1f}" if cost else "")
+        cells.append(f"{ours['cpu_us'] / of:.2f}" if of and ours.get("cpu_us") else "")
         note = str(ours.get("note", ""))
         if theirs := case.rows.get(case.peer, {}).get("note"):
             note += f" ({case.peer} {theirs})"
@@ -284,6 +308,15 @@ def _cpu_ticks(pid: int) -> float:
     return float(int(words[11]) + int(words[12]))
 
 
+def choose(args: argparse.Namespace) -> list[tuple[Case, Any]]:
+    """The cases asked for, and those of ours that their ratios are to."""
+    every = [(case, run) for case, run in cases(20_000 if args.quick else 200_000)
+             if case.name.lower().startswith(f"{args.door} " if args.door else "")]  # fmt: skip
+    named = [case for case, _ in every if not args.only or any(word.lower() in case.name.lower() for word in args.only)]
+    besides = {case.beside for case in named}
+    return [(case, run) for case, run in every if case in named or case.name in besides]
+
+
 def main() -> int:
     if sys.argv[1:2] == ["store"]:
         from interop_tests.bench import store
@@ -308,7 +341,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("door", nargs="?", choices=["amqp"], help="only its cases")
+    parser.add_argument("door", nargs="?", choices=["amqp", "mqtt"], help="only its cases")
     parser.add_argument("--quick", action="store_true", help="a tenth of the messages")
     parser.add_argument("--only", nargs="+", default=[], help="cases whose name contains one of these words")
     parser.add_argument("--peers", nargs="*", default=[], choices=["rocketmq", "mosquitto", "rabbitmq", KAFKA])
@@ -325,9 +358,7 @@ def main() -> int:
     console = Console()
     if not console.is_terminal:
         console = Console(width=WIDTH_WITHOUT_TERMINAL)
-    chosen = [(case, run) for case, run in cases(20_000 if args.quick else 200_000)
-              if not only_kafka and case.name.lower().startswith(f"{args.door} " if args.door else "")
-              and (not args.only or any(word.lower() in case.name.lower() for word in args.only))]  # fmt: skip
+    chosen = [] if only_kafka else choose(args)
     directory = Path(tempfile.mkdtemp(prefix="gantry-bench-"))
     raw: dict[str, Any] = {}
     columns = (TextColumn("{task.description:<45}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -339,21 +370,18 @@ def main() -> int:
         (directory / "idle").mkdir()
         raw["idle"] = measure_idle(console, directory / "idle")
         total = len(chosen) + sum(case.peer in args.peers for case, _ in chosen)
-        with Progress(*columns, console=console, transient=True) as progress:
+        with ExitStack() as stack, Progress(*columns, console=console, transient=True) as progress:
             task = progress.add_task("", total=total)
             (directory / "gantry").mkdir()
-            with gantry(directory / "gantry") as server:
-                for case, run in chosen:
-                    progress.update(task, description=f"gantry: {case.name}")
-                    case.rows["gantry"] = run(server)
-                    progress.advance(task)
-            for name in args.peers:
-                with peer(name, directory) as server:
-                    for case, run in chosen:
-                        if case.peer == name:
-                            progress.update(task, description=f"{name}: {case.name}")
-                            case.rows[name] = run(server)
-                            progress.advance(task)
+            certificates = certify(directory)
+            servers = [stack.enter_context(gantry(directory / "gantry", settings=with_tls(certificates)))]
+            servers += [stack.enter_context(peer(name, directory, certificates=certificates)) for name in args.peers]
+            for case, run in chosen:
+                for server in servers:
+                    if server.name in {"gantry", case.peer}:
+                        progress.update(task, description=f"{server.name}: {case.name}")
+                        case.rows[server.name] = run(server)
+                        progress.advance(task)
         show(console, [case for case, _ in chosen], args.peers)
         if args.spark or (args.spark is None and not args.only and not args.door and find_spec("pyspark") is not None):
             raw["spark"] = spark_rows(console, directory)
