@@ -60,6 +60,12 @@ class Server:
     """Its directory."""
 
 
+def wide_console(width: int = WIDTH_WITHOUT_TERMINAL) -> Console:
+    """Where tables are printed: without a terminal wide enough for all their columns."""
+    console = Console()
+    return console if console.is_terminal else Console(width=width)
+
+
 @dataclass
 class Case:
     """One row: which generator, with what, and which of its figures to show."""
@@ -355,9 +361,7 @@ def main() -> int:
     only_kafka = args.peers == [KAFKA]
     beside_kafka = KAFKA in args.peers
     args.peers = [name for name in args.peers if name != KAFKA]
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=WIDTH_WITHOUT_TERMINAL)
+    console = wide_console()
     chosen = [] if only_kafka else choose(args)
     directory = Path(tempfile.mkdtemp(prefix="gantry-bench-"))
     raw: dict[str, Any] = {}

@@ -27,10 +27,9 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.request import urlopen
 
-from rich.console import Console
 from rich.table import Table
 
-from interop_tests.bench.__main__ import Server, gantry
+from interop_tests.bench.__main__ import Server, gantry, wide_console
 from interop_tests.bench.remoting_wire import connect, create_topic, encode
 
 CLIENTS: Final = 4
@@ -356,6 +355,7 @@ def main(arguments: list[str]) -> int:
     failed = 0
     with tempfile.TemporaryDirectory(prefix="gantry-fair-") as place:
         for name in names:
+            sys.stderr.write(f"{name} ...\n")
             directory = Path(place) / str(len(figures))
             directory.mkdir()
             with gantry(directory) as server:
@@ -373,7 +373,7 @@ def main(arguments: list[str]) -> int:
                 f"{allowed['p50']:.0f} / {allowed['p99']:.0f}", f"{found['turn_p99']:g}", f"{found['answer_p99']:g}", f"{found['waited']:.0%}",
                 "ok" if good else "missed" if found["alive"] else "the attackers were cut off",
             )  # fmt: skip
-    Console().print(table)
+    wide_console().print(table)
     sys.stdout.write(
         "in parentheses: alone; waited: of the time in which the server had work, how much it waited for a processor that others had\n"
     )

@@ -28,7 +28,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from interop_tests.bench import latency
-from interop_tests.bench.__main__ import WIDTH_WITHOUT_TERMINAL, Server, gantry, generator, peer
+from interop_tests.bench.__main__ import WIDTH_WITHOUT_TERMINAL, Server, gantry, generator, peer, wide_console
 from interop_tests.bench.proc_cpu import tree_cpu
 from interop_tests.bench.remoting_wire import call, connect
 
@@ -429,9 +429,7 @@ def main(arguments: list[str]) -> int:
     args = parser.parse_args(arguments)
     if args.realtime:
         _realtime.append(True)
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=WIDTH_WITHOUT_TERMINAL + 40)
+    console = wide_console(WIDTH_WITHOUT_TERMINAL + 40)
     names = [PLAIN]
     if args.compiled is not False and compiled_python():
         names.append(COMPILED)

@@ -23,7 +23,6 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -33,6 +32,7 @@ from gantrymq.store.files import OsFileSystem
 from gantrymq.store.flusher import Flusher
 from gantrymq.store.index.index_file import Index
 from gantrymq.store.message_store import MessageStore
+from interop_tests.bench.__main__ import wide_console
 from interop_tests.bench.store_latency import cold_reader, loop_stall
 from interop_tests.bench.store_rows import BATCH, MIB, PULL_BYTES, Row, as_served, at_share, batches, opened, warmly
 
@@ -306,9 +306,7 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--json", type=Path, help="write every raw figure here")
     args = parser.parse_args(arguments)
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=150)
+    console = wide_console()
     chosen = {name: case for name, case in CASES.items() if not args.only or any(word in name for word in args.only)}
     rows: list[Row] = []
     columns = (TextColumn("{task.description:<20}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
