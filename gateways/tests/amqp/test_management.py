@@ -127,6 +127,8 @@ def test_lists(server: Server, client: Client) -> None:
     for path in ("nodes", "vhosts", "users", "permissions", "policies", "exchanges", "bindings", "whoami",
                  "health/checks/alarms", "aliveness-test/%2F", "cluster-name"):  # fmt: skip
         assert client.ask("GET", path)[0] == 200, path
+        assert client.ask("GET", path + "/") == client.ask("GET", path), path  # as amqp091-go's own tests ask
+    assert client.ask("GET", "queues/%2F/")[1] == client.ask("GET", "queues/%2F")[1]
 
 
 def test_a_connection_is_closed_for_an_operator(server: Server, client: Client) -> None:

@@ -95,7 +95,9 @@ class ManagementDoor(OneByOneDoor):
 
     def _answer(self, user: str, asked: http.Request, respond: Respond) -> None:
         path, _, query = asked.target.decode("latin-1").partition("?")
-        parts = [unquote(part) for part in path.split("/")[1:]]
+        parts = [
+            unquote(part) for part in path.removesuffix("/").split("/")[1:]
+        ]  # tools end a list's path with a slash
 
         peer = self.link.peer if self.link is not None else ""
 
