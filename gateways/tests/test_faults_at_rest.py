@@ -223,11 +223,9 @@ def test_one_fault(seed: int) -> None:
     whole = {body for body, (at, size) in site.places.items() if before[at : at + size] == after[at : at + size]}
     refused = is_refused(files)
     in_log = "commitlog" in str(path)
-    quarantined: list[tuple[int, int]] = []
     if kind in ("zeroed", "flipped") and (not in_log or lot.random() < 0.5):
-        files, quarantined = rebuild(files, refused)
+        files, _ = rebuild(files, refused)
     house = House(files, refused)
-    quarantined += house.report.quarantined
     end = site.definitions_end
     defined = before[:end] == after[:end]
     doors = {"Remoting": pulled(house)}
@@ -239,7 +237,8 @@ def test_one_fault(seed: int) -> None:
         assert len(found) == len(set(found)), f"{door} delivers twice"
         assert door == "Remoting" or in_order(found, site.bodies), door
     for body, (at, _) in site.places.items():
-        if in_log and not refused and body not in whole:
-            named = any(begin <= at < begin + size for begin, size in quarantined) or house.store.damage.at(at)
+        if in_log and body not in whole:
+            listed = house.store.damage.entries.values()
+            named = any(entry.position <= at < entry.position + entry.size for entry in listed)
             assert named or body in doors["Remoting"], f"{at} is named, or only its properties changed"
     house.stop()

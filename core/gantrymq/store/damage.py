@@ -1,8 +1,10 @@
 """Damaged records that somebody met: `D/gantry/damage` (docs/operations/store-tools.md).
 
-    {"verified": where the verification goes on, "records": [[position, size, queue, offset, is_unit, what, found ms, skipped], ...]}
+    {"verified": where the verification goes on, "records": [[position, size, queue, offset, is_unit, what, found ms, skipped], ...],
+     "gone": [[position, size, what, found ms], ...]}
 
-Nothing is derived from the file but what people are shown: an entry that is missing is found again when its record is read.
+Nothing is derived from the file but what people are shown: an entry that is missing is found again when its record is read. What is gone
+from the log (set aside by a start, or its segment was missing) nobody can meet again; it is listed until somebody skips it.
 """
 
 from __future__ import annotations
@@ -45,6 +47,8 @@ class Damaged:
     what: str
     found_ms: int
     skipped: bool = False
+    gone: bool = False
+    """Something without meaning stands there now."""
 
     @property
     def key(self) -> Key:
@@ -82,6 +86,14 @@ class DamageList:
                 f", offset {offset}" if offset >= 0 else "", what,
             )  # fmt: skip
 
+    def quarantined(self, position: int, size: int, what: str) -> None:
+        """A start has put something without meaning there, and said so in the log."""
+        entry = Damaged(position, size, "", -1, False, what, self._now_ms(), gone=True)
+        self.total += 1
+        if entry.key in self.entries or len(self.entries) < DAMAGE_MAX:
+            self.entries[entry.key] = entry
+            self.dirty = True
+
     def at(self, position: int, queue: str = "", offset: int = -1) -> list[Damaged]:
         """What is listed with that position, and with that queue (`-`: none) and offset where they are given."""
         return [
@@ -96,7 +108,9 @@ class DamageList:
             self.dirty = True
 
     def skip(self, entry: Damaged) -> None:
-        """Nobody waits for it any more."""
+        """Nobody waits for it any more; what is gone is listed no more."""
+        if entry.gone:
+            self.forget(entry)
         entry.skipped = self.dirty = True
 
     def move_to(self, position: int) -> None:
@@ -119,6 +133,10 @@ class DamageList:
                 Damaged(int(position), int(size), str(queue), int(offset), bool(is_unit), str(what), int(ms), bool(skipped))
                 for position, size, queue, offset, is_unit, what, ms, skipped in value["records"][:DAMAGE_MAX]
             ]  # fmt: skip
+            entries += [
+                Damaged(int(position), int(size), "", -1, False, str(what), int(ms), gone=True)
+                for position, size, what, ms in value.get("gone", ())[: DAMAGE_MAX - len(entries)]
+            ]
             self.verified = int(value["verified"])
         except (ValueError, TypeError, KeyError, OverflowError) as error:
             log.warning("%s is unreadable (%s): damaged records are listed when they are met again", self._path, error)
@@ -131,8 +149,10 @@ class DamageList:
         rows = [
             [entry.position, entry.size, entry.queue, entry.offset, entry.is_unit, entry.what, entry.found_ms, entry.skipped]
             for entry in self.entries.values()
+            if not entry.gone
         ]  # fmt: skip
-        return json.dumps({"verified": self.verified, "records": rows}).encode()
+        gone = [[one.position, one.size, one.what, one.found_ms] for one in self.entries.values() if one.gone]
+        return json.dumps({"verified": self.verified, "records": rows, "gone": gone}).encode()
 
     def save(self, text: bytes) -> None:
         """Put `text()` on stable storage. Raises OSError."""

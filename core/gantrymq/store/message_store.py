@@ -330,8 +330,22 @@ class MessageStore(StoreReader, DerivedFiles):
         self.flush_derived()
         self.flush()
         self._derived_synced = derived
+        self._list_gone(report)
         self._positions.save(self._log.flushed_position, derived, sync=True)
         return report
+
+    def _list_gone(self, report: RecoveryReport) -> None:
+        """Whoever asks for damage sees what is in the log no more, too."""
+        for position, size in report.quarantined:
+            self.damage.quarantined(
+                position, size, "damaged when the server started; its bytes are in gantry/quarantine"
+            )
+        for gap in self._log.lost:
+            if not gap.short:  # what is lost of a short segment is among the places above
+                self.damage.quarantined(
+                    gap.start, gap.end - gap.start, "its segment was missing, and the loss was accepted"
+                )
+        self._save_damage()
 
     def _begin_replay(self, begin: Begin, derived: int, end: int, whole: bool) -> list[tuple[str, int, int]]:
         """Take away what the replay makes again; the offsets (topic, queue id, maximum) that queues must come to, whatever the log has."""

@@ -378,6 +378,8 @@ class StoreReader:
 
     def is_mended(self, entry: Damaged) -> bool:
         """What was damaged can be read now (its file was restored), or is not there any more. May raise `Cold`."""
+        if entry.gone:
+            return False
         if entry.is_unit:
             light, (topic, _, number) = entry.queue.startswith("~"), entry.queue.rpartition("/")
             units = (

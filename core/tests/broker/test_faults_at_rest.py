@@ -204,11 +204,12 @@ def test_one_fault(seed: int, caplog: pytest.LogCaptureFixture) -> None:
         node = (Lossy if refused else SnapshotNode)(files)
     quarantined += node.report.quarantined
     check(node, site, whole)
-    if in_log and not refused:
-        for message in damaged:
-            got = node.store.get(message.physical_offset)
-            named = any(at <= message.physical_offset < at + size for at, size in quarantined)
-            assert named or (got is not None and got.body == message.body), "named, or only its properties changed"
+    listed = [(entry.position, entry.size) for entry in node.store.damage.entries.values()]
+    assert set(quarantined) <= set(listed)
+    for message in damaged:
+        got = node.store.get(message.physical_offset)
+        named = any(at <= message.physical_offset < at + size for at, size in listed)
+        assert named or (got is not None and got.body == message.body), "listed, or only its properties changed"
     if not in_log:
         assert node.state()[0] == site.tables
     assert node.call("submit", [Message("t", b"after", queue_id=0)])

@@ -86,6 +86,15 @@ def check_served(store: MessageStore, messages: list[Message], lost: Callable[[M
     assert store.written_position >= messages[-1].physical_offset + messages[-1].size
 
 
+def check_listed(store: MessageStore, messages: list[Message], lost: Callable[[Message], bool]) -> None:
+    """`gantry store damage list` says where each of the lost ones was, also when it looks again."""
+    entries = list(store.damage.entries.values())
+    assert not any(store.is_mended(entry) for entry in entries)
+    for message in messages:
+        at = message.physical_offset
+        assert any(entry.position <= at < entry.position + entry.size for entry in entries) == lost(message)
+
+
 def wreck(bench: Bench, which: str) -> Callable[[Message], bool]:
     """Take something of the log away; says what was lost with it."""
     log_ = paths(bench, "store", "commitlog")
@@ -140,6 +149,7 @@ def test_an_accepted_loss_takes_what_was_there_and_nothing_else(
     lost = wreck(bench, which)
     store = bench.open(accept_loss=True)
     check_served(store, messages, lost)
+    check_listed(store, messages, lost)
     new = message_of(5000, b"after")
     store.append([new], [(1,)])
     assert new.queue_offset == 400
@@ -154,6 +164,10 @@ def test_an_accepted_loss_takes_what_was_there_and_nothing_else(
     store = bench.open()
     assert bench.report.clean
     assert served(store, 0)[400] == b"after"
+    check_listed(store, messages, lost)
+    for entry in list(store.damage.entries.values()):
+        store.damage.skip(entry)
+    assert not store.damage.entries
 
 
 @pytest.mark.parametrize("back", [1, 4, 9, 40])

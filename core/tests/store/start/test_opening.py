@@ -220,6 +220,9 @@ def test_damage_in_the_log_that_a_rebuild_comes_upon(bench: Bench, message_of: C
     store = bench.open(anew=frozenset({"queues"}))
     assert bench.report.quarantined == [(hurt.physical_offset, hurt.size)]
     assert not bench.report.clean
+    assert [(entry.position, entry.size) for entry in store.damage.entries.values()] == [
+        (hurt.physical_offset, hurt.size)
+    ]
     mine = [m for m in messages if (m.topic, m.queue_id) == (hurt.topic, hurt.queue_id)]
     units = store.units(hurt.topic, hurt.queue_id, 0, COUNT)
     assert [unit[0] for unit in units] == [0 if m is hurt else m.physical_offset for m in mine]
