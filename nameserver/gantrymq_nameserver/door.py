@@ -242,17 +242,20 @@ class NameserverDoor(RemotingDoor):
 
     def _data_version(self, command: Command) -> None:
         header = parse(command.fields, headers.DataVersionHeader)
+        self._check_broker(header.broker_name)
         version = bodies.decode(command.body, bodies.DataVersion)
         state = self.state
         known = state.routes.version_of(header.cluster_name, header.broker_addr)
         if known == version:
-            state.routes.heartbeat(header.cluster_name, header.broker_addr, state.wheel.now_ms())
+            state.routes.heartbeat(header.cluster_name, header.broker_name, header.broker_addr, state.wheel.now_ms())
         body = bodies.encode(known) if known is not None else b""
         self.answer(command, body, changed="false" if known == version else "true")
 
     def _heartbeat(self, command: Command) -> None:
         header = parse(command.fields, headers.BrokerHeartbeatHeader)
-        self.state.routes.heartbeat(header.cluster_name, header.broker_addr, self.state.wheel.now_ms())
+        self._check_broker(header.broker_name)
+        now_ms = self.state.wheel.now_ms()
+        self.state.routes.heartbeat(header.cluster_name, header.broker_name, header.broker_addr, now_ms)
         self.answer(command)
 
     def _register_topic(self, command: Command) -> None:

@@ -291,10 +291,10 @@ class RouteTable:
                 gone.append(f"{live.broker_name}/{live.broker_id} {live.address}")
         return gone
 
-    def heartbeat(self, cluster: str, address: str, now_ms: int) -> bool:
-        """The broker is alive; False if it must register first."""
+    def heartbeat(self, cluster: str, broker_name: str, address: str, now_ms: int) -> bool:
+        """The broker is alive; False if it must register first, under this name."""
         live = self._live.get((cluster, address))
-        if live is None:
+        if live is None or live.broker_name != broker_name:
             return False
         live.seen_ms = now_ms
         return True

@@ -25,7 +25,8 @@ class Server:
     def __init__(
         self, order_messages: bool = False, key: ClusterKey | None = None, brokers: tuple[str, ...] = ()
     ) -> None:
-        self.wheel = ManualWheel(ManualClock())
+        self.clock = ManualClock()
+        self.wheel = ManualWheel(self.clock)
         self.saves: list[Callable[[str], None]] = []
         self.state = State(self.wheel, order_messages, self.saves.append, key, brokers)
 
@@ -454,3 +455,19 @@ def test_brokers_that_are_named_register_and_no_others() -> None:
     route = b'{"queueDatas":[{"brokerName":"c","readQueueNums":1,"writeQueueNums":1,"perm":6}],"brokerDatas":[]}'
     assert ask(link, Code.REGISTER_TOPIC_IN_NAMESRV, route, topic="T").code == Answer.NO_PERMISSION
     assert sorted(server.state.routes.groups) == ["a"]
+    for code, body in OF_BROKERS[2:4]:
+        assert ask(link, code, body, **BROKER | {"brokerName": "c"}).code == Answer.NO_PERMISSION, code
+        assert ask(link, code, body, **BROKER).code == 0, code
+
+
+def test_nobody_keeps_a_broker_alive_under_another_name() -> None:
+    server = Server(brokers=("a", "b"))
+    link = server.connect()
+    register(link, "T")
+    (live,) = server.state.routes._live.values()
+    seen_ms = live.seen_ms
+    server.clock.advance(10_000)
+    ask(link, Code.BROKER_HEARTBEAT, **BROKER | {"brokerName": "b"})
+    assert live.seen_ms == seen_ms
+    ask(link, Code.BROKER_HEARTBEAT, **BROKER)
+    assert live.seen_ms > seen_ms

@@ -51,8 +51,9 @@ def test_heartbeat_expiry() -> None:
     routes = RouteTable()
     register(routes, "a", "T", now=0)
     register(routes, "b", "T", now=0)
-    assert routes.heartbeat("C", "b-0:1", 50_000)
-    assert not routes.heartbeat("C", "z:1", 50_000)
+    assert routes.heartbeat("C", "b", "b-0:1", 50_000)
+    assert not routes.heartbeat("C", "z", "z:1", 50_000)
+    assert not routes.heartbeat("C", "z", "a-0:1", 50_000), "it is another broker's address"
     assert routes.expire(HEARTBEAT_MS) == []
     assert routes.expire(HEARTBEAT_MS + 1) == ["a/0 a-0:1"]
     assert names_in(routes, "T") == ["b"]

@@ -130,9 +130,10 @@ def check(asker: Identity | None, action: Action, topic: str) -> None:
     """Whether somebody may do this with a topic, named natively or not. None: nobody is asked. Raises GantryError."""
     if asker is None:
         return
-    decision = asker.decide(action, Kind.TOPIC, _native(topic))
+    kind, name = _resource(topic)
+    decision = asker.decide(action, kind, name)
     if not decision.allowed:
-        asker.refused(DOOR, _WORDS[action], f"topic:{_native(topic)}", decision.rule)
+        asker.refused(DOOR, _WORDS[action], f"{kind.value}:{name}", decision.rule)
         log.info("%s: user %s may not %s %s: %s", asker.address, asker.name, _VERBS[action], topic[:128], decision.rule)
         raise GantryError(ErrorCode.NO_PERMISSION, f"user {asker.name} may not {_VERBS[action]} topic {topic[:128]!r}")
 
@@ -142,15 +143,18 @@ def may_subscribe(asker: Identity | None, topic: str) -> bool:
     if asker is None or asker.is_admin:
         return True
     try:
-        return bool(topic) and asker.may(Action.SUB, Kind.TOPIC, _native(topic))
+        return bool(topic) and asker.may(Action.SUB, *_resource(topic))
     except GantryError:
         return False
 
 
-def _native(topic: str) -> str:
-    """As `LongTopics.native_of_either`, without noting anything."""
+def _resource(topic: str) -> tuple[Kind, str]:
+    """Native, as `LongTopics.native_of_either` without noting anything; retries and dead letters are their group's, as at the Remoting door."""
     try:
         names.check_topic(topic)
     except GantryError:
-        return names.encode_topic(topic)
-    return topic
+        topic = names.encode_topic(topic)
+    for prefix in (names.RETRY_PREFIX, names.DLQ_PREFIX):
+        if topic.startswith(prefix):
+            return Kind.GROUP, topic.removeprefix(prefix)
+    return Kind.TOPIC, topic

@@ -85,8 +85,10 @@ def split_path(target: bytes) -> list[str]:
         scheme, mark, rest = target.partition(b"://")
         if not mark or scheme.lower() not in (b"http", b"https"):
             raise Problem(400, "the request target is neither a path nor a URL (RFC 9112 3.2)")
-        target = b"/" + rest.partition(b"/")[2]
+        target = b"/" + rest.partition(b"?")[0].partition(b"/")[2]  # a query may follow the host at once (RFC 3986 3.2)
     path = target.partition(b"?")[0]
+    if b"#" in path:
+        raise Problem(400, "a fragment is no part of a request target (RFC 9112 3.2); write # as %23")
     try:
         return [unquote_to_bytes(segment).decode("utf-8", "strict") for segment in path[1:].split(b"/")]
     except UnicodeDecodeError:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
+from gantrymq.auth.audit import Audit
+from gantrymq.auth.authority import Authority
+from gantrymq.auth.config import AuthConfig
+from gantrymq.auth.logins import WRONG
+from gantrymq.auth.rows import POLICIES, TOKENS, USERS, Policy, Rule, Token, User, encode
+from gantrymq.auth.tokens import own
 from gantrymq.net.testing import FakeLink
 from gantrymq_gateways.amqp.management.http import BODY_BYTES_MAX, CONNECTIONS_MAX
 from gantrymq_gateways.amqp.management.site import ManagementSite
@@ -182,6 +189,74 @@ def test_who_may_ask(server: Server, site: ManagementSite) -> None:
         Client(server, site).send(head.replace(b"localhost", b"evil.example") + b"\r\nAuthorization: " + GUEST)[0]
         == 421
     )
+
+
+def guarded(server: Server) -> tuple[bytes, bytes]:
+    """`root` may do everything, `reader` may look; tokens of both."""
+    authority = Authority(
+        AuthConfig(enabled=True), Unasked(), lambda callback: callback(), Audit(server.wheel, lambda: 0, "test")
+    )
+    rows, texts = {}, []
+    for number, user in enumerate(("root", "reader")):
+        name, text = own.make(lambda size, number=number: bytes([number + 1]) * size)
+        rows[name] = encode(Token(name, user, own.parse(text)[1], 1))
+        texts.append(text.encode())
+    authority.load(USERS, {"root": encode(User("root", admin=True)), "reader": encode(User("reader"))})
+    authority.load(TOKENS, rows)
+    policy = Policy("user:reader", (Rule("cluster:*", ("get",)),))
+    authority.load(POLICIES, {"user:reader": encode(policy)})
+    server.gateway.authority = authority
+    return texts[0], texts[1]
+
+
+class Unasked:
+    """Passwords: there are none."""
+
+    def check(self, user: str, known: str, password: str, address: str, answer: Callable[[str], None]) -> None:
+        answer(WRONG)
+
+
+def as_who(server: Server, site: ManagementSite, authorization: bytes, target: bytes = b"/api/whoami") -> Any:
+    head = b"GET %b HTTP/1.1\r\nHost: localhost\r\n" % target
+    status, _, text = Client(server, site).send(head + authorization)
+    return json.loads(text)["name"] if status == 200 else status
+
+
+def test_whoever_a_token_stands_for_is_who_asks(server: Server, site: ManagementSite) -> None:
+    """Not who is named beside it: rights are asked of the one, and what is done would be noted of the other."""
+    root, reader = guarded(server)
+    named = b"Authorization: Basic " + b64encode(b"reader:" + root)
+    assert as_who(server, site, named) == "root"
+    assert as_who(server, site, b"Authorization: Bearer " + root) == "root"
+    assert as_who(server, site, b"Authorization: Bearer " + reader) == "reader"
+    assert as_who(server, site, b"Authorization: Basic " + b64encode(b"root:" + reader)) == "reader"
+    users = []
+    site._api.answer = lambda request: users.append(request.user) or iter(())
+    asked = b"PUT /api/queues/%2F/q HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n"
+    link = Client(server, site)
+    link.link.feed(asked + named + b"\r\n\r\n{}")
+    assert users == ["root"]
+
+
+def test_two_authorizations_are_none(server: Server, site: ManagementSite) -> None:
+    root, reader = guarded(server)
+    first, second = (b"Authorization: Bearer " + text for text in (reader, root))
+    assert as_who(server, site, first + b"\r\n" + second) == 401
+    assert as_who(server, site, second + b"\r\n" + first) == 401
+
+
+@pytest.mark.parametrize("path", ["queues/%2F/q%FF", "queues/%2F/%C0%AFq", "queues/%ED%A0%80/q"])
+def test_a_path_that_is_no_text_names_nothing(client: Client, path: str) -> None:
+    """Else many of them would name one queue: with U+FFFD where nobody wrote it."""
+    assert client.ask("PUT", "queues/%2F/q%EF%BF%BD", {})[0] == 201
+    for method in ("GET", "PUT", "DELETE"):
+        status, found = client.ask(method, path, {})
+        assert (status, found["reason"]) == (400, "the path is not UTF-8 after percent-decoding")
+
+
+def test_the_host_of_the_target_counts(server: Server, site: ManagementSite) -> None:
+    asked = b"GET http://evil.example/api/overview HTTP/1.1\r\nHost: localhost\r\nAuthorization: " + GUEST
+    assert Client(server, site).send(asked)[0] == 421
 
 
 def test_limits(server: Server, site: ManagementSite) -> None:

@@ -205,6 +205,31 @@ def test_a_name_that_is_encoded_is_asked_as_it_is_stored():
     assert rig.topics.foreign == {}  # whoever may not use a name leaves no trace of it
 
 
+@pytest.mark.parametrize("prefix", ["%RETRY%", "%DLQ%"])
+def test_retries_and_dead_letters_are_their_groups_as_at_the_remoting_door(prefix):
+    rig = Guarded()
+    for user, resource in (("reader", "topic:*"), ("both", "group:g")):
+        value = encode(Policy(f"user:{user}", (Rule(resource, ("sub",)),)))
+        rig.authority.apply(POLICIES, f"user:{user}", value)
+    rig.port.ensure_topic(f"{prefix}g", True, None, lambda token, result: None)
+    rig.run()
+    assert rig.subscribe_as("reader", f"{prefix}g")[0] == 403
+    assert rig.subscribe_as("both", f"{prefix}other")[0] == 403
+    assert rig.subscribe_as("both", f"{prefix}g")[0] == 201
+    assert rig.ask("reader", "GET", "/subscriptions")[2] == []
+
+
+@pytest.mark.parametrize("target", ["http://h?x/topics/t", "http://h/a?x/topics/t", "/a?/topics/t"])
+def test_what_stands_in_a_query_is_no_path(target):
+    assert Guarded().ask("root", "GET", target)[0] == 404
+
+
+@pytest.mark.parametrize("target", ["/topics/t#x", "/healthz#", "http://h/topics/t#x"])
+def test_a_fragment_is_refused(target):
+    """A proxy in front would cut it off, and ask its own rules about another name."""
+    assert Guarded().ask("root", "GET", target)[0] == 400
+
+
 def test_subscriptions_of_topics_that_one_may_not_have_do_not_exist():
     rig = Guarded()
     mine, other = rig.subscribe_as("root")[2]["id"], rig.subscribe_as("root", "other")[2]["id"]

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import parse_qsl, unquote
 
+from gantrymq.net.host_names import asked_host
 from gantrymq.net.http.door import Handler, InSlices, OneByOneDoor
 from gantrymq.net.http.problems import Headers, Problem, Respond
 
@@ -50,8 +51,8 @@ class Site(Protocol):
     def refusal(self, host: bytes | None) -> str:
         """Why a request with this Host is not answered."""
 
-    def log_in(self, user: str, password: str, method: str, link: Link, answer: Callable[[bool], None]) -> None:
-        """Whether they are somebody's who may use the method, now or later."""
+    def log_in(self, user: str, password: str, method: str, link: Link, answer: Callable[[str], None]) -> None:
+        """Whose they are, if he may use the method, else empty; now or later. It is not always who is said: a token stands for its own user."""
 
     def handle(self, request: Request, answer: Answer) -> None:
         """Answer a request, now or later."""
@@ -75,36 +76,40 @@ class ManagementDoor(OneByOneDoor):
 
     def judge(self, method: str, target: bytes, headers: http.Headers, length: int) -> Handler:
         """See `HttpDoor`: who asks is known before a body is read."""
-        given = dict(headers)
-        if refused := self._site.refusal(given.get(b"host")):
+        if refused := self._site.refusal(asked_host(target, headers)):
             raise Problem(421, refused)
-        credentials = _basic(given.get(b"authorization", b""))
+        given = [value for name, value in headers if name == b"authorization"]
+        credentials = _basic(given[0]) if len(given) == 1 else None  # of two, who asks would be up to who reads them
         if credentials is None:
             raise Problem(401, "Login failed", _ASK)
+        path, _, query = target.decode("latin-1").partition("?")
+        try:
+            # Tools end a list's path with a slash.
+            parts = [unquote(part, errors="strict") for part in path.removesuffix("/").split("/")[1:]]
+        except UnicodeDecodeError:
+            raise Problem(400, "the path is not UTF-8 after percent-decoding") from None
         assert self.link is not None
         return self.verdict_on(
-            partial(self._site.log_in, *credentials, method, self.link), partial(self._handler, credentials[0])
+            partial(self._site.log_in, *credentials, method, self.link),
+            partial(self._handler, parts, dict(parse_qsl(query))),
         )
 
-    def _handler(self, user: str, good: bool) -> Handler:
-        if not good:
+    def _handler(self, parts: list[str], query: dict[str, str], user: str) -> Handler:
+        if not user:
             raise Problem(401, "Login failed", _ASK)
         if self.link is not None and (why := self.link.known(user)):
             raise Problem(429, f"user {user}: {why}")
-        return partial(self._answer, user)
+        return partial(self._answer, parts, query, user)
 
-    def _answer(self, user: str, asked: http.Request, respond: Respond) -> None:
-        path, _, query = asked.target.decode("latin-1").partition("?")
-        parts = [
-            unquote(part) for part in path.removesuffix("/").split("/")[1:]
-        ]  # tools end a list's path with a slash
-
+    def _answer(
+        self, parts: list[str], query: dict[str, str], user: str, asked: http.Request, respond: Respond
+    ) -> None:
         peer = self.link.peer if self.link is not None else ""
 
         def answer(status: int, body: bytes, more: Headers) -> None:
             respond(status, (*HEADERS, *more), body)
 
-        self._site.handle(Request(asked.method, parts, dict(parse_qsl(query)), asked.body, user, peer), answer)
+        self._site.handle(Request(asked.method, parts, query, asked.body, user, peer), answer)
 
 
 def _basic(value: bytes) -> tuple[str, str] | None:

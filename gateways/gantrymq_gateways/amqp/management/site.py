@@ -43,11 +43,11 @@ class ManagementSite:
         """See `http.Site`."""
         return self._names.refusal(host)
 
-    def log_in(self, user: str, password: str, method: str, link: Link, answer: Callable[[bool], None]) -> None:
+    def log_in(self, user: str, password: str, method: str, link: Link, answer: Callable[[str], None]) -> None:
         """See `http.Site`. With authentication only administrators change anything, and `get` on `cluster:*` lets others look."""
         authority = self._gateway.authority
         if authority is None:
-            answer(self._gateway.may_log_in(user, password, link.peer, link.peer_is_loopback))
+            answer(user if self._gateway.may_log_in(user, password, link.peer, link.peer_is_loopback) else "")
             return
 
         def known(identity: Identity | None, why: str) -> None:
@@ -58,7 +58,7 @@ class ManagementSite:
                 log.warning("%s: management: %s", link.peer, why or f"user {user} may not do this")
             if identity is not None and not good:
                 identity.refused(DOOR, method, "", "no administrator" if not looks else "no right get on cluster:*")
-            answer(good)
+            answer(identity.name if good and identity is not None else "")
 
         authority.login(user, password, "", link.peer, known)
 
