@@ -185,7 +185,10 @@ class MessageStore(StoreReader, DerivedFiles):
             self.files.make_dirs(directory)
         guard = self.files.lock(self._store / "lock")
         if guard is None:
-            raise GantryError(ErrorCode.STORE_FAILED, f"{self._store} is in use by another process (lock file)")
+            raise GantryError(
+                ErrorCode.STORE_FAILED,
+                f"{self._store} is in use by another process (lock file): stop the server there first",
+            )
         self._guard = guard
         try:
             return self._load(progress, anew, accept_loss)

@@ -14,6 +14,8 @@ from gantrymq.broker.rocketmq.config_export import DELETE_NAME
 from gantrymq.cli.store.check import CONSOLE, explained, progress, store_app
 from gantrymq.clock import SystemClock
 from gantrymq.config import load
+from gantrymq.launch.exit_codes import EXIT_FAILED
+from gantrymq.logs import complain
 from gantrymq.model.errors import ErrorCode, GantryError, StoreCorruptError
 from gantrymq.store.config import StoreConfig
 from gantrymq.store.files import OsFileSystem
@@ -71,8 +73,14 @@ def backup(
 ) -> None:
     """Copy a store, also of a running server, so that `gantry up --data DIR` starts with what it had."""
     with explained(target), progress() as tell:
-        copied = Backup(data_of(data), target, tell).run()
+        copying = Backup(data_of(data), target, tell)
+        copied = copying.run()
     CONSOLE.print(f"{target}: {copied:,} bytes copied", soft_wrap=True)
+    if copying.missing:
+        complain(
+            f"{data} has not all of its log, so neither has the copy: {copying.missing}; a server starts there with --accept-loss only"
+        )
+        raise typer.Exit(EXIT_FAILED)
 
 
 @store_app.command()

@@ -21,6 +21,7 @@ from gantrymq.store.checkpoints.positions import SLOT_STRIDE, Positions
 from gantrymq.store.files import OsFileSystem
 from gantrymq.store.light.table import BLOCK, HEAD
 from gantrymq.store.log.commit_log import positions_in
+from gantrymq.store.log.missing import describe, gaps_of
 
 Tell = Callable[[str, int, int], None]
 """`tell(what, done, in all)`: now and then."""
@@ -43,6 +44,8 @@ class Backup:
         self._tell = tell
         self._done = self._total = 0
         self._made: set[Path] = set()
+        self.missing = ""
+        """What the log lacks, in words: the copy has all that is there, and starts as little as its source would."""
 
     def run(self) -> int:
         """Copy; returns the bytes copied. Raises GantryError; then the target is not there."""
@@ -159,21 +162,32 @@ class Backup:
         files = OsFileSystem()
         directory = self._source / "store" / "commitlog"
         bases = positions_in(files, directory)
-        (self._partial / "store" / "commitlog").mkdir(parents=True, exist_ok=True)
+        copied = self._partial / "store" / "commitlog"
+        copied.mkdir(parents=True, exist_ok=True)
         begin = next((base for base in bases if self._file(directory / f"{base:020d}")), 0)
         for base in bases:
             if base > begin and not self._file(directory / f"{base:020d}"):
                 raise GantryError(ErrorCode.STORE_FAILED, f"{directory}: segment {base:020d} went while it was copied")
         target = self._partial / "gantry" / "positions"
         target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(
+            self._positions()
+        )  # as they are now: where the log begins after what retention removed meanwhile
+        now = Positions(files, target)
+        now.open()
+        now.close()
         target.write_bytes(positions)
         noted = Positions(files, target)
         noted.open()
         if noted.flushed >= 0:
-            noted.begin = begin
+            lengths = {base: path.stat().st_size for base in bases if (path := copied / f"{base:020d}").exists()}
+            self.missing = describe(
+                gaps_of(lengths, noted.sizes.log_file, now.begin, noted.flushed), noted.sizes.log_file
+            )
+            noted.begin = begin if now.begin < 0 else min(begin, now.begin)
             noted.save(noted.flushed, noted.derived, sync=True)
         noted.close()
-        self._made |= {target.parent, self._partial / "store" / "commitlog"}
+        self._made |= {target.parent, copied}
 
     def _tree(self, directory: Path, without: frozenset[str] = frozenset()) -> bool:
         """Files of a directory and below. False: one went meanwhile."""

@@ -159,3 +159,19 @@ def test_a_failure_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(OSError, match="Input/output"):
         Backup(tmp_path / "d", tmp_path / "copy").run()
     assert [path.name for path in tmp_path.iterdir()] == ["d"]
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_of_a_store_that_lacks_a_segment(which: int, tmp_path: Path, message_of: Callable[..., Message]) -> None:
+    """What is there is copied, and what is not there is said: the copy starts as little as its source does."""
+    store = opened(tmp_path / "d")
+    for number in range(500):
+        append(store, message_of(number, bytes(300)))
+    store.close()
+    gone = sorted((tmp_path / "d" / "store" / "commitlog").iterdir())[which]
+    gone.unlink()
+    copying = Backup(tmp_path / "d", tmp_path / "copy")
+    copying.run()
+    assert copying.missing == f"segment {gone.name} is missing"
+    with pytest.raises(GantryError, match=gone.name):
+        opened(tmp_path / "copy")
