@@ -305,7 +305,7 @@ def test_backup_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert checked(tmp_path / "copy").records == 300
     assert main(["store", "backup", str(tmp_path / "copy"), "--data", str(tmp_path / "d")]) == 1
     assert "exists" in capsys.readouterr().err
-    (segment,) = (tmp_path / "d" / "store" / "commitlog").iterdir()
+    segment = min((tmp_path / "d" / "store" / "commitlog").iterdir())
     segment.unlink()
     assert main(["store", "backup", str(tmp_path / "other"), "--data", str(tmp_path / "d")]) == 1
     assert f"segment {segment.name} is missing" in " ".join(capsys.readouterr().err.split())
