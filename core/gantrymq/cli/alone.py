@@ -103,11 +103,11 @@ def pull(
         typer.Option("--from", metavar="WHERE", help="earliest, latest, or a time: 2026-01-31T12:00 or milliseconds."),
     ] = "earliest",
     group: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="Go on where this consumer group is, and commit what was shown.", autocompletion=completion.groups
         ),
-    ] = "",
+    ] = None,
     count: Annotated[int, typer.Option("--max", min=1, help="Stop after so many messages.")] = 100,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Wait for new messages instead of stopping at the end.")

@@ -32,7 +32,7 @@ from gantrymq.client import tools
 from gantrymq.client.admin import Admin
 from gantrymq.client.connecting.routes import MessageQueue
 from gantrymq.model.errors import ConfigError, ErrorCode, GantryError
-from gantrymq.model.names import DLQ_PREFIX, RETRY_PREFIX
+from gantrymq.model.names import DLQ_PREFIX, RETRY_PREFIX, check_group
 
 group_app = typer.Typer()
 offset_app = typer.Typer()
@@ -373,6 +373,7 @@ def _changes(retries: int | None, consume: bool | None, broadcast: bool | None, 
 
 async def do_update(admin: Admin, group: str, changes: dict[str, Any], cluster: str, must_exist: bool) -> None:
     """The configuration that each broker has, changed."""
+    check_group(group)
     masters = await tools.masters(admin, cluster)
     old = {name: await tools.group_config(admin, address, group) for name, address in masters.items()}
     if must_exist and not any(old.values()):
@@ -442,6 +443,7 @@ def offset_reset(
 
 async def do_reset(admin: Admin, group: str, topic: str, to: str, queue: str) -> None:
     """By the broker itself, so that consumers are told."""
+    check_group(group)
     if queue:
         broker, _, number_ = queue.rpartition("/")
         if not broker or not number_.isdecimal() or not to.isdecimal():
@@ -470,6 +472,7 @@ def offset_clone(
 
 async def do_clone(admin: Admin, source: str, target: str, topic: str) -> None:
     """Refused while the target has members, and where there is nothing to give."""
+    check_group(target)
     if await admin.members(target):
         raise GantryError(
             ErrorCode.ILLEGAL_ARGUMENT, f"group {target!r} has members: stop them first, they would commit their own"

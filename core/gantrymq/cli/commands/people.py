@@ -20,6 +20,7 @@ from gantrymq.cli.screen import table as columns
 from gantrymq.client.admin import Admin
 from gantrymq.client.records import ReceivedMessage
 from gantrymq.model.errors import ConfigError, ErrorCode, GantryError
+from gantrymq.model.names import check_group
 
 BODY_SHOWN_MAX: Final = 200
 """Characters of a body in a table; --json shows all of it."""
@@ -65,7 +66,7 @@ async def _near_if_new(admin: Admin, topic: str) -> str | None:
 
 
 async def pull(
-    admin: Admin, topic: str, tags: str, start_at: str, group: str, count: int, follow: bool, as_json: bool
+    admin: Admin, topic: str, tags: str, start_at: str, group: str | None, count: int, follow: bool, as_json: bool
 ) -> None:
     """Show messages until the end of the topic, `count`, or Ctrl-C."""
     from gantrymq.client.consuming.consumer import PullConsumer
@@ -73,6 +74,8 @@ async def pull(
     shown = 0
     gathered: list[ReceivedMessage] = []
     at = parse_start(start_at)
+    if group is not None:
+        check_group(group)  # before anything is shown that could not be committed
     async with PullConsumer(client=admin.client, group=group or "gantry_pull", tags=tags) as consumer:
         queues = await consumer.assign(topic)
         if not group:

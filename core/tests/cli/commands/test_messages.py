@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from core.tests.client.fake_cluster import FakeBroker, FakeCluster
+from gantrymq.cli.app import run_app
 from gantrymq.cli.commands import messages
 from gantrymq.cli.commands.messages import decode_trace, letter
 from gantrymq.client.admin import Admin
@@ -18,6 +19,7 @@ from gantrymq.client.consuming.consumer import PullConsumer
 from gantrymq.client.messages import OutMessage
 from gantrymq.client.producing.producer import Producer
 from gantrymq.client.records import ReceivedMessage
+from gantrymq.launch.exit_codes import EXIT_USAGE
 from gantrymq.model.errors import ErrorCode, GantryError
 
 DEAD = "%DLQ%g"
@@ -175,3 +177,22 @@ def test_a_broker_that_is_too_slow_is_no_end(cluster: FakeCluster, monkeypatch: 
     assert caught.value.code is ErrorCode.BUSY
     assert clock.now_s > messages.REDRIVE_WAIT_S
     assert (sent(cluster), kept(broker, 0)) == (100, 100)
+
+
+@pytest.mark.parametrize("group", ["", "bad group!", "g" * 256])
+def test_a_group_that_cannot_be_is_refused_before_anything_is_shown(
+    cluster: FakeCluster, group: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.topics["orders"] = {"broker-a": 1}
+    cluster.broker().append("orders", 0, b"paid")
+    for words in (
+        ["pull", "orders", "--group", group],
+        ["group", "create", group],
+        ["offset", "reset", group, "--topic", "orders", "--to", "earliest", "--yes"],
+        ["offset", "clone", "g", group],
+    ):
+        assert run_app([*words, "--nameserver", cluster.nameserver]) == EXIT_USAGE, words
+        out, err = capsys.readouterr()
+        assert (out, "allowed are 1 to 255 of" in err, "answered" in err) == ("", True, False), words
+    assert run_app(["pull", "orders", "--nameserver", cluster.nameserver]) == 0
+    assert "paid" in capsys.readouterr().out
