@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -152,6 +153,19 @@ def test_a_reader_that_goes_away_ends_it_quietly(nameserver: str) -> None:
         process.stdout.close()
         assert process.wait(60) == 141
         assert process.stderr.read() == b""
+
+
+def test_output_to_a_full_disk_ends_it_with_one_line(nameserver: str) -> None:
+    make(nameserver, "full1")
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "gantrymq", "topic", "list", "--nameserver", nameserver],
+            stdout=full, stderr=subprocess.PIPE, timeout=60, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (
+        1,
+        b"gantry: what it prints cannot be written: No space left on device\n",
+    )
 
 
 # Names.

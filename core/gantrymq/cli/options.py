@@ -5,6 +5,7 @@ Every start reads this file, <TAB> too: it imports nothing of the client before 
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Coroutine
@@ -81,6 +82,9 @@ EXIT_UNREACHABLE: Final = 4
 EXIT_PIPE: Final = 141
 """Nobody reads the output any more: as the shell counts SIGPIPE."""
 
+OUTPUT_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""What writing to a standard output can fail with that is a file on a full disk, or a terminal that is gone."""
+
 EXIT_CODES: Final = {
     ErrorCode.NAME_INVALID: EXIT_USAGE,
     ErrorCode.NOT_FOUND: EXIT_NOT_FOUND,
@@ -121,12 +125,16 @@ def with_exit_code(call: Callable[[], object], nameserver: str | None) -> None:
     except ConfigError as error:
         complain(str(error))
         raise typer.Exit(EXIT_USAGE) from None
-    except (GantryError, BrokenPipeError, ExceptionGroup) as error:
+    except (GantryError, OSError, ExceptionGroup) as error:
         first: BaseException = error
         while isinstance(first, ExceptionGroup):
             first = first.exceptions[0]
         if isinstance(first, BrokenPipeError):
             leave_pipe()
+        if isinstance(first, OSError) and first.errno in OUTPUT_ERRORS and first.filename is None:
+            complain(f"what it prints cannot be written: {first.strerror}")
+            print_nowhere()
+            raise typer.Exit(EXIT_FAILED) from None
         if not isinstance(first, GantryError):
             raise
         complain(explain(first))
@@ -135,10 +143,15 @@ def with_exit_code(call: Callable[[], object], nameserver: str | None) -> None:
 
 def leave_pipe() -> NoReturn:
     """Whoever read our output has seen enough (`| head`): no reason for a traceback, nor for an error when the interpreter flushes it."""
+    print_nowhere()
+    raise typer.Exit(EXIT_PIPE)
+
+
+def print_nowhere() -> None:
+    """What is still to be printed, the interpreter's last flush included, is lost without a word."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
-    raise typer.Exit(EXIT_PIPE)
 
 
 def unreachable(error: GantryError) -> bool:
