@@ -129,6 +129,8 @@ def check_sink(fields: Iterable[tuple[str, str]], has_topic: bool, shape: str = 
             raise SchemaError(f"column {name!r} cannot be written{why}; allowed are {', '.join(columns)}")
         if kind.replace(" ", "").lower() not in allowed:
             raise SchemaError(f"column {name!r} is {kind}; allowed is {' or '.join(allowed)}")
+        if name in names:
+            raise SchemaError(f"column {name!r} stands twice: drop one, or give it another name")
         names.add(name)
     for name in (BODY_COLUMN[shape], *_NEEDED[shape]):
         if name not in names:

@@ -20,6 +20,8 @@ Document = dict[str, dict[str, dict[str, int]]]
 EARLIEST: Final = -2
 LATEST: Final = -1
 """In a JSON option, as in Spark's Kafka source."""
+OFFSET_MAX: Final = 2**63 - 1
+"""Also of times: both are longs on the wire."""
 MARKS: Final = "@"
 """In a checkpoint, where a topic's name would be: when the last message in front of each offset was stored. No topic has this name."""
 
@@ -87,9 +89,28 @@ def marks_of(document: Mapping[str, Any]) -> Offsets:
 
 
 def _whole(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < EARLIEST:
+    if not isinstance(value, int) or isinstance(value, bool) or not EARLIEST <= value <= OFFSET_MAX:
         raise ValueError(value)
     return value
+
+
+def parse_json(option: str, text: str) -> Any:
+    """What `text` says, None for what is no JSON. Raises OptionError for a name that stands twice in one object: of the two one would be passed over."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in found:
+                raise OptionError(f"{option} is {text[:200]!r}: {name!r} stands twice; leave one out")
+            found[name] = value
+        return found
+
+    try:
+        return json.loads(text, object_pairs_hook=once)
+    except OptionError:
+        raise
+    except (ValueError, RecursionError):
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +128,10 @@ class Bound:
 
 
 def _parse_json(option: str, text: str, more: str) -> Offsets:
-    try:
-        document = json.loads(text)
-    except ValueError:
-        document = None
+    document = parse_json(option, text)
     if not isinstance(document, dict):
         form = '{"topic": {"broker": {"queue": offset}}} or {"topic": {"queue": offset}}'
-        raise OptionError(f"{option} is {text!r}: allowed is {more}JSON like {form}")
+        raise OptionError(f"{option} is {text[:200]!r}: allowed is {more}JSON like {form}")
     try:
         return from_document(document, any_broker=True)
     except OptionError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from gantrymq.client.connecting.nameservers import DEFAULT_NAMESERVER, parse_nam
 from gantrymq.client.consuming.pulling import parse_tags
 from gantrymq.model.errors import GantryError
 from gantrymq.model.names import check_group, check_topic
-from gantrymq.spark.planning.offsets import Bound, OptionError, parse_offsets, parse_times
+from gantrymq.spark.planning.offsets import OFFSET_MAX, Bound, OptionError, parse_json, parse_offsets, parse_times
 from gantrymq.spark.planning.selecting import Selected, Selection, binding, mqtt_filter
 
 ROWS_PER_TRIGGER: Final = 1_000_000
@@ -22,6 +21,8 @@ ROWS_PER_TRIGGER: Final = 1_000_000
 TRIGGER_DELAY: Final = "15m"
 """Default of maxTriggerDelay, as in Spark's Kafka source."""
 GROUP: Final = "gantry_spark"
+DIGITS_MAX: Final = 19
+"""Of a number: those of a long."""
 
 _WHAT: Final = ("topic", "subscribePattern", "assign", "mqttFilter", "exchange")
 _STARTS: Final = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
@@ -263,7 +264,7 @@ def _bound(given: Mapping[str, str], names: tuple[str, str, str], word: str) -> 
     at_time, by_time, by_offset = names
     if at_time.lower() in given:
         text = given[at_time.lower()]
-        if not (text.isascii() and text.isdigit()):
+        if not (text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX and int(text) <= OFFSET_MAX):
             raise OptionError(f"{at_time} is {text!r}: allowed are milliseconds since 1970")
         return Bound(at_time, word, time_ms=int(text))
     if by_time.lower() in given:
@@ -283,9 +284,16 @@ def _assigned(text: str) -> frozenset[tuple[str, str, int]]:
     """`{"topic": [queue, ...]}`, as Kafka's, or `{"topic": {"broker": [queue, ...]}}`."""
     found: set[tuple[str, str, int]] = set()
     try:
-        for topic, brokers in json.loads(text).items():
+        for topic, brokers in parse_json("assign", text).items():
             for broker, queues in (brokers if isinstance(brokers, dict) else {"": brokers}).items():
-                found |= {(topic, broker, _queue_id(queue)) for queue in queues}
+                chosen = {(topic, broker, _queue_id(queue)) for queue in queues}
+                if not chosen:
+                    raise OptionError(
+                        f"assign is {text!r}: topic {topic!r} has an empty list; name its queues, or leave it out"
+                    )
+                found |= chosen
+    except OptionError:
+        raise
     except (AttributeError, TypeError, ValueError):
         form = '{"topic": [0, 1]} or {"topic": {"broker": [0, 1]}}'
         raise OptionError(f"assign is {text!r}: allowed is JSON like {form}") from None
@@ -323,7 +331,7 @@ def _truth(given: Mapping[str, str], name: str, default: bool) -> bool:
 
 def _count(given: Mapping[str, str], name: str, default: int = 0) -> int:
     text = given.get(name.lower(), str(default))
-    if text.isascii() and text.isdigit():
+    if text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX:
         return int(text)
     raise OptionError(f"{name} is {text!r}: allowed is a number, 0 for no limit")
 
