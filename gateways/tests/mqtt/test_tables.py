@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+
+import pytest
+
 from gantrymq_gateways.mqtt.tables import (
     FILTER_FRESH_MS,
     FILTER_GRACE_MS,
     SessionTable,
     StoredFilter,
     StoredSession,
+    holder_of,
     marked,
     removed,
 )
@@ -20,16 +25,49 @@ def row(*lights: int, left_ms: int = 0, expiry_s: int | None = None) -> bytes:
 
 
 def test_rows_round_trip() -> None:
-    session = StoredSession({"a/#": StoredFilter(1, 7, True), "b": StoredFilter(0, 8)}, 5)
+    session = StoredSession({"a/#": StoredFilter(1, 7, 1), "b": StoredFilter(0, 8)}, 5)
     session.gateway = "g"
     session.ending = [9]
     session.expiry_s = 0
     again = StoredSession.decode(session.encode())
     assert {t: (f.granted, f.light, f.owed) for t, f in again.filters.items()} == {
-        "a/#": (1, 7, True),
-        "b": (0, 8, False),
+        "a/#": (1, 7, 1),
+        "b": (0, 8, 0),
     }
     assert (again.left_ms, again.gateway, again.ending, again.expiry_s) == (5, "g", [9], 0)
+
+
+def test_a_row_of_an_earlier_version_is_read() -> None:
+    """It has other letters escaped."""
+    old = b'{"s":{"\\u00fc/#":[1,7,1],"b":[0,8,0]},"l":5,"g":"here","x":0,"u":"alice","e":[9,10]}'
+    session = StoredSession.decode(old)
+    assert {t: (f.granted, f.light, f.owed) for t, f in session.filters.items()} == {"ü/#": (1, 7, 1), "b": (0, 8, 0)}
+    assert json.loads(session.encode()) == json.loads(old)
+    assert (holder_of(old).gateway, holder_of(old).user) == ("here", "alice")
+    assert StoredSession({}).encode() == b'{"s":{}}'
+
+
+def test_a_change_of_one_filter_counts_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session of ten thousand pays for what it changes."""
+    table = SessionTable()
+    table.load({"c": row(*range(1, 100))}, {}, 0)
+    counted: list[tuple[int, int]] = []
+    count = table._count
+
+    def counting(light: int, step: int, now_ms: int) -> None:
+        counted.append((light, step))
+        count(light, step, now_ms)
+
+    monkeypatch.setattr(table, "_count", counting)
+    table.changed_session("c", row(*range(1, 101)), 0)
+    assert counted == [(100, 1)]
+    moved = StoredSession({f"f{light}": StoredFilter(1, light) for light in range(1, 100)})
+    moved.filters["f99"] = StoredFilter(1, 200)  # its queue was gone and began anew
+    table.changed_session("c", moved.encode(), 0)
+    assert counted[1:] == [(200, 1), (99, -1), (100, -1)]
+    assert table.subscriptions() == 99
+    table.changed_session("c", None, 0)
+    assert table.subscriptions() == 0
 
 
 def test_an_old_echo_does_not_undo_a_newer_write() -> None:

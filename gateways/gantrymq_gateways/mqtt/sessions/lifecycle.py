@@ -36,7 +36,7 @@ from gantrymq_gateways.mqtt.sessions.sessions import (
 )
 from gantrymq_gateways.mqtt.sessions.shared import SharedGroups
 from gantrymq_gateways.mqtt.sessions.terms import Terms
-from gantrymq_gateways.mqtt.tables import FILTER_GRACE_MS, SessionTable, StoredFilter, StoredSession
+from gantrymq_gateways.mqtt.tables import FILTER_GRACE_MS, SessionTable, StoredFilter, StoredSession, holder_of
 from gantrymq_gateways.mqtt.topics.exclusive import check_exclusive, is_exclusive, plain
 from gantrymq_gateways.mqtt.topics.mapping import SYS_PREFIX
 from gantrymq_gateways.mqtt.topics.past import is_past
@@ -162,7 +162,7 @@ class Lifecycle:
         row = self.table.row(client_id)
         if row is None or self.table.is_expired(client_id, self.now_ms()):
             return ""
-        return StoredSession.decode(row).user
+        return holder_of(row).user
 
     def _begin(self, client: Client, terms: Terms, client_id: str, epoch: int, hold: Hold) -> Steps:
         if terms.expiry_s or not terms.clean:
@@ -190,7 +190,7 @@ class Lifecycle:
         def begin() -> StoredSession:
             if len(self.table) >= self._sessions_max:
                 raise GantryError(ErrorCode.LIMIT_REACHED, f"mqtt.sessions_max ({self._sessions_max}) is reached")
-            row = StoredSession()
+            row = StoredSession({})
             _take(row, terms)
             return row
 
@@ -347,7 +347,7 @@ class Lifecycle:
 
         def pay(stored: StoredSession) -> None:
             for kept in [stored.filters[text] for text in texts if text in stored.filters]:
-                kept.owed = False
+                kept.owed = 0
 
         yield from self._change(session, pay)
 
@@ -435,7 +435,7 @@ class Lifecycle:
         """The row first, then the places in the queues: whoever takes the session in between finds in the row where it may have one."""
         for text, qos in granted.items():
             if text not in quiet:
-                stored.filters[text].owed = yield from self._is_owed(text, qos, work)
+                stored.filters[text].owed = int((yield from self._is_owed(text, qos, work)))
             saved_ms = yield from self._save(session, stored, granted, saved_ms)
         if not (yield from self._save(session, stored, granted, None)):
             return
@@ -485,11 +485,11 @@ class Lifecycle:
     ) -> Steps:
         """What is retained changed since the row was written: it says again what is owed."""
         owing = {text for text, messages in found.items() if (owed := messages[0][2]) is not None and owed.left}
-        wrong = [text for text in looked_at if stored.filters[text].owed is not (text in owing)]
+        wrong = [text for text in looked_at if stored.filters[text].owed != (text in owing)]
 
         def correct(row: StoredSession) -> None:
             for text in wrong:
-                row.filters[text].owed = text in owing
+                row.filters[text].owed = int(text in owing)
 
         if wrong:
             yield from self._change(session, correct)
@@ -548,7 +548,7 @@ class Lifecycle:
         light = known.light if known is not None else 0
         if not light and not is_past(text):
             light = yield from self.queues.queue_of(text)
-        stored.filters[text] = StoredFilter(qos, light, known is not None and known.owed)
+        stored.filters[text] = StoredFilter(qos, light, 0 if known is None else known.owed)
 
     def unsubscribe(self, session: Session, packet: Unsubscribe, answer: Callable[[list[int]], None]) -> Steps:
         """End subscriptions, and answer with one code per filter [MQTT5-3.11.3-1]; unknown filters are no error [MQTT-3.10.4-5]."""

@@ -14,7 +14,7 @@ from gantrymq.broker.port import Done, TablePort
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.procedures.driver import Call, call
 from gantrymq_gateways.mqtt.sessions.sessions import Hold, PersistentSession, Session
-from gantrymq_gateways.mqtt.tables import SESSION_TABLE, SessionTable, StoredSession
+from gantrymq_gateways.mqtt.tables import SESSION_TABLE, SessionTable, StoredSession, holder_of
 
 TAKEN: Final = "its client id was taken by another gateway"
 CLAIMED_LATER: Final = (ErrorCode.STORE_FULL, ErrorCode.UNAVAILABLE)
@@ -74,7 +74,7 @@ class SessionRows:
         """The table reports a row. A claim that found the row as it wanted it wrote nothing: another gateway's may have come behind it, and then
         the session is theirs, whoever has the lease."""
         if isinstance(session, PersistentSession) and value is not None and value != session.hold.row:
-            gateway = StoredSession.decode(value).gateway
+            gateway = holder_of(value).gateway
             if gateway and gateway != self.gateway:
                 session.hold.lose(client_id)
                 session.fail(TAKEN)
