@@ -147,7 +147,7 @@ class PriorityWindow(AckWindow):
         if offset >= following:
             self.next_offset = max(following, self.floor)
             self._taken = max(self._taken, offset + 1)
-            self._passed()
+            self._passed(following)
             if offset >= self.next_offset:
                 self.ahead = self.ahead or set()
                 if offset not in self.ahead:
@@ -194,10 +194,10 @@ class PriorityWindow(AckWindow):
         fresh = [at for at in range(self.next_offset, queue_end) if not self.ahead or at not in self.ahead]
         return sorted([*self.returned, *fresh, *self._live])
 
-    def _passed(self) -> None:
+    def _passed(self, since: int) -> None:
         """Forget what lies below the next offset, each once."""
         if self.ahead is not None:
-            for offset in range(self._swept, self.next_offset):
+            for offset in range(min(self._swept, since), self.next_offset):
                 if offset in self.ahead:
                     self.ahead.discard(offset)
                     self._count_in(offset)

@@ -121,8 +121,7 @@ class AckWindow:
         self.done(offset)
         if offset >= following:
             self.next_offset = max(following, self.floor)
-            if self.next_offset > following:
-                self._passed()
+            self._passed(following)
 
     def pass_over(self) -> None:
         """The next new offset was taken out: go on behind it."""
@@ -131,14 +130,22 @@ class AckWindow:
             self._count_in(self.next_offset)
         self.next_offset += 1
 
-    def _passed(self) -> None:
-        """Forget what lies below the next offset."""
-        if self.ahead:
-            if self.weigh is not None:
-                for offset in self.ahead:
-                    if offset < self.next_offset:
-                        self._count_in(offset)
-            self.ahead = {offset for offset in self.ahead if offset >= self.next_offset} or None
+    def _passed(self, since: int) -> None:
+        """The next offset was `since`: forget what lies between. It costs the smaller of what was passed and what was taken out, so that entries
+        which end one by one do not cost the square of their number."""
+        ahead = self.ahead
+        if not ahead or since >= self.next_offset:
+            return
+        if self.next_offset - since < len(ahead):
+            gone = [offset for offset in range(since, self.next_offset) if offset in ahead]
+        else:
+            gone = [offset for offset in ahead if offset < self.next_offset]
+        ahead.difference_update(gone)
+        if self.weigh is not None:
+            for offset in gone:
+                self._count_in(offset)
+        if not ahead:
+            self.ahead = None
 
     def take_returned(self, holder: int, count: int) -> list[int]:
         """Up to `count` returned offsets, lowest first, now in flight."""
@@ -225,8 +232,9 @@ class AckWindow:
             elif table:
                 for offset in [offset for offset in table if first <= offset <= last]:
                     del table[offset]
-        self.next_offset = max(self.next_offset, last + 1)
-        self._passed()
+        following = self.next_offset
+        self.next_offset = max(following, last + 1)
+        self._passed(following)
         if first == self.floor:
             self.floor = last + 1
             if self._bits:
@@ -388,7 +396,8 @@ class AckWindow:
             del bits[:drop]
             self._base += drop << 3
         if self.ahead and floor > self.next_offset:
+            following = self.next_offset
             self.next_offset = floor
-            self._passed()
+            self._passed(following)
         if floor >= self.next_offset and not self.ahead:
             bits.clear()

@@ -118,6 +118,82 @@ class WindowMachine(RuleBasedStateMachine):
 TestWindow = WindowMachine.TestCase
 
 
+def weight(offset: int) -> int:
+    return 1 + offset % 7
+
+
+class TakenOutMachine(RuleBasedStateMachine):
+    """Entries that a policy takes out, one by one or many, and finishes in any order, beside consumers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.window = AckWindow(5)
+        self.window.weigh_by(weight)
+        self.end = 5
+        self.ready: set[int] = set()
+        self.out: set[int] = set()
+        self.flight: set[int] = set()
+
+    @rule(count=st.integers(1, 60))
+    def append(self, count: int) -> None:
+        self.ready |= set(range(self.end, self.end + count))
+        self.end += count
+
+    @precondition(lambda self: self.end > 5)
+    @rule(data=st.data(), count=st.integers(1, 40))
+    def take_out(self, data: st.DataObject, count: int) -> None:
+        first = data.draw(st.integers(5, self.end - 1))
+        for offset in range(first, min(first + count, self.end)):
+            assert self.window.take_out(offset) == (offset in self.ready)
+            if offset in self.ready:
+                self.ready.discard(offset)
+                self.out.add(offset)
+
+    @precondition(lambda self: self.out)
+    @rule(data=st.data(), count=st.integers(1, 40), backwards=st.booleans())
+    def done_out(self, data: st.DataObject, count: int, backwards: bool) -> None:
+        known = sorted(self.out)
+        first = data.draw(st.integers(0, len(known) - 1))
+        for offset in sorted(known[first : first + count], reverse=backwards):
+            self.window.done_out(offset)
+            self.out.discard(offset)
+
+    @precondition(lambda self: self.ready)
+    @rule()
+    def acquire(self) -> None:
+        if taken := self.window.take_returned(1, 1):
+            assert taken == [min(self.ready)]
+        else:
+            while self.window.ahead and self.window.next_offset in self.window.ahead:
+                self.window.pass_over()
+            taken = [self.window.take_next(1)]
+        self.ready.discard(taken[0])
+        self.flight.add(taken[0])
+
+    @precondition(lambda self: self.flight)
+    @rule(data=st.data(), done=st.booleans())
+    def answer(self, data: st.DataObject, done: bool) -> None:
+        offset = data.draw(st.sampled_from(sorted(self.flight)))
+        self.flight.discard(offset)
+        if done:
+            assert self.window.done(offset)
+        else:
+            assert self.window.give_back(offset, True)
+            self.ready.add(offset)
+
+    @invariant()
+    def agrees(self) -> None:
+        window = self.window
+        assert {offset for offset in range(5, self.end) if window.is_ready(offset)} == self.ready
+        assert window.ready(self.end) == len(self.ready)
+        after = sum(map(weight, range(window.next_offset, self.end)))
+        assert after + window.extra_bytes() == sum(map(weight, self.ready))
+        assert (window.ahead or set()) >= {offset for offset in self.out if offset >= window.next_offset}
+
+
+TestTakenOut = TakenOutMachine.TestCase
+
+
 def test_one_stuck_entry_costs_one_bit_per_entry_behind_it() -> None:
     window = AckWindow(0)
     for _ in range(100_001):
