@@ -44,6 +44,15 @@ def lost(queue: MessageQueue, first: int, last: int, why: str) -> DataLossError:
     )
 
 
+def not_there(queue: MessageQueue, offset: int) -> DataLossError:
+    """The error for a queue that the query has read up to `offset`, and that no broker has now."""
+    return DataLossError(
+        f"topic {queue.topic!r}, broker {queue.broker!r}, queue {queue.queue_id}: this query has read it up to offset {offset}, and no broker has it "
+        "now: its broker is away, its topic was deleted, or the options do not name it any more. Bring it back; to go on without it, set the option "
+        "failOnDataLoss to false."
+    )
+
+
 def made_anew(queue: MessageQueue, offset: int, was_ms: int, is_ms: int) -> DataLossError:
     """The error for a queue whose message in front of `offset` is another than the one that the query has read."""
     was, now = (datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds") for ms in (was_ms, is_ms))

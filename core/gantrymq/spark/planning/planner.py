@@ -15,7 +15,17 @@ from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.constants import RequestCode
 from gantrymq.spark.planning.dividing import QueueRange, divide
 from gantrymq.spark.planning.filters import Narrowing
-from gantrymq.spark.planning.offsets import EARLIEST, Bound, Offsets, OptionError, cap, lost, made_anew, name_queues
+from gantrymq.spark.planning.offsets import (
+    EARLIEST,
+    Bound,
+    Offsets,
+    OptionError,
+    cap,
+    lost,
+    made_anew,
+    name_queues,
+    not_there,
+)
 from gantrymq.spark.planning.options import Options
 from gantrymq.spark.wire import FIRST_FOR_S, RETRY_FOR_S, Metadata, patiently
 
@@ -78,6 +88,8 @@ class Planner:
         self._matching_at = float("-inf")
         self._triggered_at = float("-inf")
         self._committed: Offsets = {}
+        self._absent: list[MessageQueue] = []
+        """Those of which a line of the log was written."""
 
     def batch(self, narrowing: Narrowing | None = None) -> list[QueueRange]:
         """Ranges of a batch query, as far as `narrowing` wants them. Raises OptionError for offsets outside the queue, DataLossError for expired ones."""
@@ -141,6 +153,7 @@ class Planner:
         if new:
             _log.info("new queues: %s", ", ".join(map(str, new)))
             begun |= self._at("earliest", new)
+        self._look_for([queue for queue in begun if queue not in ends and queue not in self._addresses], start)
         result = {}
         for queue, offset in begun.items():
             end = ends.get(queue, offset)
@@ -159,6 +172,16 @@ class Planner:
         capped = cap(begun, result, rows_max) if rows_max else result
         # A new queue that gets nothing yet is not written down: its start stays the oldest offset.
         return {queue: offset for queue, offset in capped.items() if queue in start or offset > begun[queue]}
+
+    def _look_for(self, absent: list[MessageQueue], start: Mapping[MessageQueue, int]) -> None:
+        """Queues of the checkpoint that no route names now. A stream goes on with them when they are back; one that is to end would end without what they
+        have. Raises DataLossError."""
+        if absent and self._target is not None and self._options.fail_on_data_loss:
+            raise not_there(absent[0], start[absent[0]])
+        for queue in absent:
+            if queue not in self._absent:
+                _log.warning("%s", not_there(queue, start[queue]))
+        self._absent = absent
 
     def _is_due(self, rows: int) -> bool:
         """Whether so many new messages make a batch (minOffsetsPerTrigger), or the last one is long ago. Those that are to be read to their end

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from core.tests.spark.planning.test_planner import Q0, Q1, FakeEnds, planner
-from gantrymq.spark.planning.offsets import DataLossError, OptionError, from_document
+from core.tests.spark.planning.test_planner import Q0, Q1, Clock, FakeEnds, planner
+from gantrymq.spark.planning.offsets import DataLossError, OptionError, from_document, not_there
 from gantrymq.spark.planning.options import for_batch, for_sink, for_stream, parse
+from gantrymq.spark.planning.planner import LATEST_AGE_S, Planner
 from gantrymq.spark.schema import SchemaError, check_projection, check_sink
 
 pa = pytest.importorskip("pyarrow")
@@ -182,6 +183,44 @@ def test_available_now_that_begins_at_latest_is_no_loss() -> None:
     assert plan.latest(start, 0) == start == {Q0: 105, Q1: 150}
 
 
+def _absent(**options: str) -> tuple[FakeEnds, Planner]:
+    """Q1 is in no route."""
+    ends = FakeEnds()
+    del ends.ends[Q1]
+    return ends, planner(ends, **options)
+
+
+def _ends_without() -> str:
+    _, plan = _absent()
+    plan.freeze()
+    with pytest.raises(DataLossError) as caught:
+        plan.latest({Q0: 50, Q1: 100}, 0)
+    return str(caught.value)
+
+
+def test_available_now_does_not_end_without_a_queue() -> None:
+    assert "queue 1: this query has read it up to offset 100, and no broker has it now" in _ends_without()
+    _, plan = _absent(failOnDataLoss="false")
+    plan.freeze()
+    assert plan.latest({Q0: 50, Q1: 100}, 0) == {Q0: 100, Q1: 100}
+
+
+def test_a_stream_goes_on_with_a_queue_that_comes_back(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    ends = FakeEnds()
+    plan = planner(ends, clock)
+    kept = ends.ends.pop(Q1)
+    for offset in (50, 60):
+        clock.now += LATEST_AGE_S
+        assert plan.latest({Q0: offset, Q1: 100}, 0) == {Q0: 100, Q1: 100}
+    assert [record.message for record in caplog.records if "no broker has it now" in record.message] == [
+        str(not_there(Q1, 100))
+    ]
+    ends.ends[Q1] = kept
+    clock.now += LATEST_AGE_S
+    assert plan.latest({Q0: 100, Q1: 100}, 0) == {Q0: 100, Q1: 150}
+
+
 def _others() -> list[str]:
     ends = FakeEnds()
     plan = planner(ends)
@@ -211,7 +250,7 @@ def test_the_page_has_every_message_and_no_other() -> None:
     forms = {row: re.compile(".*".join(map(re.escape, row.split("..."))), re.DOTALL) for row in rows}
     messages = [_option(use, options) for use, options, _ in OPTIONS] + [_batch(options) for options, _ in OFFSETS]
     messages += [_schema(fields) for fields, _ in SCHEMAS] + [_row(columns) for columns, _ in ROWS]
-    messages += [_went_back(), *_others()]
+    messages += [_went_back(), _ends_without(), *_others()]
     unknown = [message[:200] for message in messages if not any(form.search(message) for form in forms.values())]
     unused = [row for row, form in forms.items() if not any(map(form.search, messages))]
     assert (unknown, unused) == ([], [])
