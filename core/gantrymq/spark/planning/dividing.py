@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Final
 
 from gantrymq.client.connecting.routes import MessageQueue
+from gantrymq.spark.planning.offsets import OptionError
+
+PARTITIONS_MAX: Final = 100_000
+"""Input partitions of one batch: a task each, of which Spark's driver keeps some KiB and starts a few hundred a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +33,15 @@ class QueueRange:
 
 def divide(ranges: Sequence[QueueRange], parts_min: int, rows_max: int) -> list[QueueRange]:
     """At least `parts_min` ranges, longer ones in more parts, none of more than `rows_max` offsets; 0: no such limit. As few as that takes, and
-    none without an offset: so there may be fewer than `parts_min`."""
+    none without an offset: so there may be fewer than `parts_min`. Raises OptionError for more than `PARTITIONS_MAX`."""
     total = sum([each.end - each.start for each in ranges])
+    if parts_min > PARTITIONS_MAX:
+        raise OptionError(f"minPartitions is {parts_min}: allowed are at most {PARTITIONS_MAX}")
+    if rows_max and total // rows_max > PARTITIONS_MAX:
+        text = f"maxRecordsPerPartition is {rows_max}: {total} messages would be {total // rows_max} tasks"
+        raise OptionError(
+            f"{text}, and at most {PARTITIONS_MAX} are allowed; make it larger, or set maxOffsetsPerTrigger"
+        )
     result = []
     for each in ranges:
         rows = each.end - each.start

@@ -81,6 +81,7 @@ OPTIONS: list[tuple[Any, dict[str, str], str]] = [
 ]  # fmt: skip
 
 OFFSETS: list[tuple[dict[str, str], str]] = [
+    ({"minPartitions": "100001"}, "minPartitions is 100001: allowed are at most 100000"),
     ({"startingOffsets": '{"t":{"b":{"0":101}}}'}, "startingOffsets of t/b/0 is 101, but the queue ends at 100: allowed are"),
     ({"endingOffsets": '{"t":{"b":{"1":151}}}'}, "endingOffsets of t/b/1 is 151, but the queue ends at 150"),
     ({"startingOffsets": '{"t":{"7":1}}'}, "startingOffsets names t/7, which does not exist; topic 't' has t/b/0, t/b/1"),
@@ -183,6 +184,19 @@ def test_available_now_that_begins_at_latest_is_no_loss() -> None:
     assert plan.latest(start, 0) == start == {Q0: 105, Q1: 150}
 
 
+def _too_many_tasks() -> str:
+    ends = FakeEnds()
+    ends.ends[Q0] = (0, 300_000)
+    with pytest.raises(OptionError) as caught:
+        planner(ends, maxRecordsPerPartition="2").batch()
+    assert len(planner(ends, maxRecordsPerPartition="4").batch()) == 75_025
+    return str(caught.value)
+
+
+def test_a_batch_is_not_cut_into_more_tasks_than_a_driver_bears() -> None:
+    assert "maxRecordsPerPartition is 2: 300100 messages would be 150050 tasks" in _too_many_tasks()
+
+
 def _absent(**options: str) -> tuple[FakeEnds, Planner]:
     """Q1 is in no route."""
     ends = FakeEnds()
@@ -250,7 +264,7 @@ def test_the_page_has_every_message_and_no_other() -> None:
     forms = {row: re.compile(".*".join(map(re.escape, row.split("..."))), re.DOTALL) for row in rows}
     messages = [_option(use, options) for use, options, _ in OPTIONS] + [_batch(options) for options, _ in OFFSETS]
     messages += [_schema(fields) for fields, _ in SCHEMAS] + [_row(columns) for columns, _ in ROWS]
-    messages += [_went_back(), _ends_without(), *_others()]
+    messages += [_went_back(), _ends_without(), _too_many_tasks(), *_others()]
     unknown = [message[:200] for message in messages if not any(form.search(message) for form in forms.values())]
     unused = [row for row, form in forms.items() if not any(map(form.search, messages))]
     assert (unknown, unused) == ([], [])
