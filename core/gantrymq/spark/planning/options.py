@@ -119,6 +119,9 @@ def parse(options: Mapping[str, str]) -> Options:
     topics = tuple(dict.fromkeys(filter(None, names)))
     for topic in topics:
         _checked("topic", check_topic, topic)
+    for filtering in ("tags", "sql"):
+        if not given.get(filtering, "*").strip():
+            raise OptionError(f"{filtering} is empty: leave it out to read all messages")
     group = given.get("consumergroup", GROUP)
     _checked("consumerGroup", check_group, group)
     return Options(

@@ -22,6 +22,8 @@ HUGE = "9" * 20
 OPTIONS: list[tuple[Any, dict[str, str], str]] = [
     *[(use, {**T, "tag": "x"}, "no option 'tag'; did you mean tags?") for use in (for_batch, for_stream, for_sink)],
     (for_batch, {**T, "startingOfsets": "latest"}, "did you mean startingOffsets?"),
+    (for_batch, {**T, "tags": ""}, "tags is empty: leave it out to read all messages"),
+    (for_stream, {**T, "sql": " "}, "sql is empty: leave it out to read all messages"),
     (for_batch, {**T, "xyzzy": "1"}, "known are nameserver, topic"),
     (for_batch, {**T, "kafka.bootstrap.servers": "h:9092"}, "set nameserver to HOST:PORT"),
     (for_batch, {**T, "kafka.security.protocol": "SSL"}, "there is no Kafka client here"),
