@@ -18,6 +18,7 @@ from gantrymq.spark.planning.filters import Narrowing
 from gantrymq.spark.planning.offsets import (
     EARLIEST,
     Bound,
+    DataLossError,
     Offsets,
     OptionError,
     cap,
@@ -88,8 +89,8 @@ class Planner:
         self._matching_at = float("-inf")
         self._triggered_at = float("-inf")
         self._committed: Offsets = {}
-        self._absent: list[MessageQueue] = []
-        """Those of which a line of the log was written."""
+        self._said: set[MessageQueue] = set()
+        """Queues of which a line of the log says what they lack."""
 
     def batch(self, narrowing: Narrowing | None = None) -> list[QueueRange]:
         """Ranges of a batch query, as far as `narrowing` wants them. Raises OptionError for offsets outside the queue, DataLossError for expired ones."""
@@ -158,12 +159,13 @@ class Planner:
         for queue, offset in begun.items():
             end = ends.get(queue, offset)
             if end < offset:
-                if self._options.fail_on_data_loss:
-                    # AvailableNow: a query without a checkpoint may begin behind what was there when it was made.
-                    there = end if self._target is None else self._at("latest", [queue])[queue]
-                    if there < offset:
-                        raise lost(queue, there, offset - 1, f"the broker ends at offset {there}")
+                # AvailableNow: a query without a checkpoint may begin behind what was there when it was made.
+                there = end if self._target is None else self._at("latest", [queue])[queue]
+                if there < offset:
+                    self._say_or_raise(queue, lost(queue, there, offset - 1, f"the broker ends at offset {there}"))
                 end = offset
+            elif queue in ends:
+                self._said.discard(queue)
             result[queue] = end
         if not self._is_due(sum([offset - begun[queue] for queue, offset in result.items()])):
             return dict(start)
@@ -176,12 +178,16 @@ class Planner:
     def _look_for(self, absent: list[MessageQueue], start: Mapping[MessageQueue, int]) -> None:
         """Queues of the checkpoint that no route names now. A stream goes on with them when they are back; one that is to end would end without what they
         have. Raises DataLossError."""
-        if absent and self._target is not None and self._options.fail_on_data_loss:
-            raise not_there(absent[0], start[absent[0]])
         for queue in absent:
-            if queue not in self._absent:
-                _log.warning("%s", not_there(queue, start[queue]))
-        self._absent = absent
+            self._say_or_raise(queue, not_there(queue, start[queue]), self._target is not None)
+
+    def _say_or_raise(self, queue: MessageQueue, error: DataLossError, ends_query: bool = True) -> None:
+        """A line of the log, once as long as it is so, where no error is wanted or it does not end the query."""
+        if ends_query and self._options.fail_on_data_loss:
+            raise error
+        if queue not in self._said:
+            _log.warning("%s", error)
+            self._said.add(queue)
 
     def _is_due(self, rows: int) -> bool:
         """Whether so many new messages make a batch (minOffsetsPerTrigger), or the last one is long ago. Those that are to be read to their end

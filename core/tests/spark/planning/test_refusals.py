@@ -176,6 +176,16 @@ def test_a_broker_with_an_older_directory(options: dict[str, str]) -> None:
     assert "queue 0: offsets 70 to 99 (30 messages) are gone: the broker ends at offset 70" in _went_back(**options)
 
 
+def test_one_that_goes_on_without_it_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    clock, ends = Clock(), FakeEnds()
+    plan = planner(ends, clock, failOnDataLoss="false")
+    ends.ends[Q0] = (0, 70)
+    for offset in (100, 110, 150):
+        clock.now += LATEST_AGE_S
+        assert plan.latest({Q0: 100, Q1: offset}, 0) == {Q0: 100, Q1: 150}
+    assert len([record for record in caplog.records if "the broker ends at offset 70" in record.message]) == 1
+
+
 def test_available_now_that_begins_at_latest_is_no_loss() -> None:
     """Messages that came between its making and its first question are not waited for."""
     ends = FakeEnds()
