@@ -173,6 +173,8 @@ def test_a_damaged_record_is_named_and_what_it_hid_is_served(caplog: pytest.LogC
     disk.close(handle)
     again = CheckingNode(disk, sync=False)
     assert f"table topic: record 0, at {position} of the log, is damaged" in caplog.text
+    (entry,) = again.store.damage.at(position)
+    assert (entry.queue, entry.offset) == ("rmq_sys_gantry_topic/0", 0)
     assert set(again.broker.tables.rows("topic")) >= {"gone", "other"}
     assert again.call("submit", [Message("gone", b"more", queue_id=1)])[0] == 1
     again.stop()

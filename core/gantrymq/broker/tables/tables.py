@@ -56,6 +56,8 @@ class LogReader(Protocol):
 
     def get_many(self, refs: list[tuple[int, int]]) -> list[Message | None]: ...
 
+    def note_damage(self, unit: tuple[int, int, int], queue: str, offset: int, what: str, is_unit: bool) -> None: ...
+
 
 def topic_of(table: str) -> str:
     """System topic of a table."""
@@ -115,19 +117,19 @@ class Tables:
 
     def replay(self, reader: LogReader, tables: list[str], offsets: dict[str, int] | None = None) -> set[str]:
         """Read the named tables from the log; `offsets`: by topic, from where on (elsewhere all of it). Returns the tables with a damaged
-        record: what it said is not known, and a line in the log has its position."""
+        record: what it said is not known, and it is listed as damage."""
         damaged: set[str] = set()
         for table in tables:
             rows = self._tables.setdefault(table, {})
 
-            def lost(offset: int, position: int, table: str = table) -> None:
+            def lost(offset: int, unit: tuple[int, int, int], table: str = table) -> None:
                 damaged.add(table)
                 log.error(
                     "table %s: record %d, at %d of the log, is damaged: the row that it changed is as it was before",
-                    table,
-                    offset,
-                    position,
-                )
+                    table, offset, unit[0],
+                )  # fmt: skip
+                what = f"it changed a row of table {table}, which is as it was before"
+                reader.note_damage(unit, f"{topic_of(table)}/0", offset, what, False)
 
             for message in replay_topic(reader, topic_of(table), (offsets or {}).get(topic_of(table), 0), lost):
                 _, key, value = row_of(message)
@@ -246,9 +248,12 @@ class Tables:
 
 
 def replay_topic(
-    reader: LogReader, topic: str, offset: int, on_damaged: Callable[[int, int], None] = lambda offset, position: None
+    reader: LogReader,
+    topic: str,
+    offset: int,
+    on_damaged: Callable[[int, tuple[int, int, int]], None] = lambda offset, unit: None,
 ) -> Iterator[Message]:
-    """Every record of queue 0 of `topic` from `offset` on, in order. `on_damaged(offset, position)`: there should be one, and is none."""
+    """Every record of queue 0 of `topic` from `offset` on, in order. `on_damaged(offset, unit)`: there should be one, and is none."""
     end = reader.max_offset(topic, 0)
     offset = max(offset, reader.min_offset(topic, 0))
     while offset < end:
@@ -259,5 +264,5 @@ def replay_topic(
             if message is not None and message.topic == topic:
                 yield message
             elif units[number - offset][1] != HOLE_SIZE:
-                on_damaged(number, units[number - offset][0])
+                on_damaged(number, units[number - offset])
         offset += len(units)

@@ -58,8 +58,8 @@ def bad_rows(store: MessageStore) -> list[BadRow]:
         check = checks.get(table)
         rows: dict[str, bytes] = {}
 
-        def damaged(offset: int, position: int, table: str = table) -> None:
-            found.append(BadRow(table, "", 0, f"record {offset}, at {position} of the log, is damaged"))
+        def damaged(offset: int, unit: tuple[int, int, int], table: str = table) -> None:
+            found.append(BadRow(table, "", 0, f"record {offset}, at {unit[0]} of the log, is damaged"))
 
         for message in replay_topic(store, topic_of(table), 0, damaged):
             _, key, value = row_of(message)
