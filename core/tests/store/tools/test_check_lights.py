@@ -132,3 +132,15 @@ def test_a_table_without_snapshot_after_a_clean_stop(tmp_path: Path) -> None:
     filled(tmp_path, clean=True)
     (tmp_path / "gantry/light/table").unlink()
     assert "no snapshot" in checked(tmp_path).damage[0]["text"]
+
+
+def test_a_loss_that_was_accepted_is_no_damage_any_more(tmp_path: Path) -> None:
+    """Queues and light queues still name records of the log that is gone; the segment that stands for it says so."""
+    filled(tmp_path, clean=True, count=20)
+    for segment in (tmp_path / "store" / "commitlog").iterdir():
+        segment.unlink()
+    assert checked(tmp_path).damage
+    store = MessageStore(OsFileSystem(), tmp_path, StoreConfig(), FixedClock())
+    store.load(accept_loss=True)
+    store.close()
+    assert checked(tmp_path).damage == []
