@@ -154,7 +154,7 @@ class Planner:
         if new:
             _log.info("new queues: %s", ", ".join(map(str, new)))
             begun |= self._at("earliest", new)
-        self._look_for([queue for queue in begun if queue not in ends and queue not in self._addresses], start)
+        self._check_there([queue for queue in begun if queue not in ends and queue not in self._addresses], start)
         result = {}
         for queue, offset in begun.items():
             end = ends.get(queue, offset)
@@ -175,7 +175,7 @@ class Planner:
         # A new queue that gets nothing yet is not written down: its start stays the oldest offset.
         return {queue: offset for queue, offset in capped.items() if queue in start or offset > begun[queue]}
 
-    def _look_for(self, absent: list[MessageQueue], start: Mapping[MessageQueue, int]) -> None:
+    def _check_there(self, absent: list[MessageQueue], start: Mapping[MessageQueue, int]) -> None:
         """Queues of the checkpoint that no route names now. A stream goes on with them when they are back; one that is to end would end without what they
         have. Raises DataLossError."""
         for queue in absent:
