@@ -92,8 +92,5 @@ class FakeStore:
     def get_many(self, refs: list[tuple[int, int]], unreadable: list[int] | None = None) -> list[Message | None]:
         return [self.log[at // 100] if at // 100 < len(self.log) else None for at, _ in refs]
 
-    def get_entries(self, refs: list[tuple[int, int]]) -> list[Message | None]:
-        return self.get_many(refs)
-
     def run_background(self, budget_us: int) -> bool:
         return False
