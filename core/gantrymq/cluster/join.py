@@ -149,6 +149,8 @@ def _learn(cluster: Cluster, group: Group) -> Steps:
         rows: dict[str, bytes] = yield partial(group.port.watch_table, table, watcher)
         for key, value in rows.items():
             watcher(key, value)
+    # The rows of the last loop: its disk may be another one than before.
+    group.first_group, group.member = FIRST_GROUP in rows, MEMBER in rows
 
 
 def _writable(name: str, value: bytes | None) -> bool:
@@ -162,17 +164,37 @@ def _found(cluster: Cluster, group: Group, others: list[Group]) -> Steps:
     """Whose light ids stand as they are: those of a group that was alone once (then no gateway had to speak of clusters)."""
     founders = [other.name for other in others if other.first_group]
     if not group.first_group and not group.member:
+        _refuse_a_taken_tag(cluster, group)
         rows: dict[str, bytes] = yield partial(group.port.watch_table, "light", None)
         alone = [other for other in cluster.groups if other.registered] == [group]
         row = FIRST_GROUP if alone or rows else MEMBER
+        group.first_group, group.member = row == FIRST_GROUP, row == MEMBER
         if row == MEMBER or not founders:
             yield partial(group.port.put, STATE_TABLE, [(row, b"1")])
-        group.first_group, group.member = row == FIRST_GROUP, row == MEMBER
     if group.first_group and founders:
         raise GantryError(
             ErrorCode.ILLEGAL_ARGUMENT,
             f"broker groups {group.name} and {founders[0]} each had gateways of their own before: their light queues have the same ids; "
             f"register them with different nameservers",
+        )
+
+
+def _refuse_a_taken_tag(cluster: Cluster, group: Group) -> None:
+    """A group that was in no cluster yet must not have the tag of one that is, or was: its light queues would have ids that others have.
+
+    Of two new ones that come at once the first by name stays, whichever gateway looks."""
+    others = [other for other in cluster.groups if other is not group and other.registered]
+    why = ""
+    for other in others:
+        if group.tag in other.inherited or any(split_light(light)[0] == group.tag for light in other.lights):
+            why = f"{other.name} has queues of an earlier group of that name"
+    for other in others:
+        if group.tag == other.tag and (other.ready or other.member or other.first_group or other.name < group.name):
+            why = f"its name has the same 20-bit hash as {other.name}"
+    if why:
+        raise GantryError(
+            ErrorCode.ILLEGAL_ARGUMENT,
+            f"broker group {group.name} is new here, and the ids of its light queues would be those of others: {why}; give it another broker.name",
         )
 
 

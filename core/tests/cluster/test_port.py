@@ -596,3 +596,49 @@ def test_changes_while_a_group_joins_are_bounded(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(GantryError) as caught:
         group.take_pending()
     assert caught.value.code is ErrorCode.BUSY
+
+
+@pytest.mark.parametrize("first", ["broker-9", "broker-2251"])
+def test_a_new_group_whose_name_has_the_hash_of_another_is_refused(
+    first: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    second = {"broker-9": "broker-2251", "broker-2251": "broker-9"}[first]
+    assert tag_of(first) == tag_of(second)
+    site = Site("a", first)
+    port = site.gateway()
+    _, cursor = queue(site, port)
+    site.add_node(second)
+    assert [group.name for group in port.ready_groups()] == ["a", first]
+    assert f"its name has the same 20-bit hash as {first}; give it another broker.name" in caplog.text
+    assert [group.name for group in site.gateway().ready_groups()] == ["a", first], (
+        "a gateway that comes later says the same"
+    )
+    bodies = publish(site, port, 10, 20)
+    assert sorted(take(site, port, cursor)) == sorted(bodies)
+
+
+def test_of_two_new_groups_with_the_same_hash_one_stays_at_every_gateway() -> None:
+    site = Site("a", "broker-9", "broker-2251")
+    used = [group.name for group in site.gateway().ready_groups()]
+    assert len(used) == 2
+    assert [group.name for group in site.gateway().ready_groups()] == used
+
+
+def test_a_group_whose_disk_was_replaced_is_refused_under_its_old_name(caplog: pytest.LogCaptureFixture) -> None:
+    """Its light queues would count from 1 again, and the other groups have queues of these ids."""
+    site = Site("a", "b", "c")
+    port = site.gateway()
+    lights = [queue(site, port, number)[0] for number in range(6)]
+    lost = next(group.name for group in port.groups if group.tag and group.tag in {light >> 33 for light in lights})
+    site.line(port, lost).cut()
+    site.run()
+    site.line(port, lost).node = site.nodes[lost] = Node(MemoryFileSystem(), False)
+    site.line(port, lost).mend()
+    site.wait(8000)
+    assert [group.name for group in port.ready_groups()] == [name for name in ("a", "b", "c") if name != lost]
+    assert f"broker group {lost} is new here" in caplog.text
+    assert "has queues of an earlier group of that name; give it another broker.name" in caplog.text
+    site.add_node("another")
+    assert "another" in [group.name for group in port.ready_groups()]
+    made = [queue(site, port, 10 + number)[0] for number in range(30)]
+    assert not set(made) & set(lights)
