@@ -169,7 +169,15 @@ def test_groups_and_offsets(gantry: Runner) -> None:
     gantry.ok("offset", "clone", "readers", "copies")
     assert sum(row["lag"] for row in gantry.rows("offset", "show", "copies")) == 0
     assert gantry.run("offset", "clone", "nobody", "copies")[0] == 3
-    assert gantry.run("offset", "reset", "readers", "--topic", "bills", "--to", "soon", "--yes")[0] == 2
+    assert (
+        gantry.run("offset", "reset", "readers", "--topic", "bills", "--to", "soon")[0] == 2
+    )  # before anybody is asked
+    assert gantry.run("offset", "clone", "readers", "readers")[0] == 2
+    code, _, err = gantry.run("offset", "reset", "raeders", "--topic", "bills", "--to", "earliest", "--yes")
+    assert (code, "there is no group 'raeders'; did you mean 'readers'?" in err) == (3, True)
+    assert gantry.run("group", "show", "raeders")[0] == 3, "nothing was made"
+    gantry.ok("offset", "reset", "fresh", "--topic", "bills", "--to", "earliest", "--new", "--yes")
+    assert len(consume(gantry.nameserver, "bills", "fresh")) == 13
     gantry.ok("group", "create", "made", "--retries", "3")
     gantry.ok("group", "update", "made", "--no-consume")
     (made,) = gantry.rows("group", "show", "made")

@@ -671,7 +671,12 @@ def make_data_directory(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise OSError(error.errno, f"data directory {path}: {error.strerror}") from error
+        what = (
+            "is a file; name a directory, with --data or server.data"
+            if isinstance(error, FileExistsError)
+            else error.strerror
+        )
+        raise OSError(error.errno, f"data directory {path}: {what}") from error
     if not os.access(path, os.W_OK | os.X_OK):
         raise OSError(13, f"data directory {path}: not writable")
 

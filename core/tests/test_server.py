@@ -225,7 +225,10 @@ def test_port_in_use_is_one_line_and_everything_else_is_stopped(tmp_path: Path) 
 def test_bad_directory_failing_service_and_failing_task(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     code, err, _ = fails(tmp_path, "--data", str(tmp_path / "file"))
-    assert (code, err) == (EXIT_FAILED, f"gantry: nameserver: data directory {tmp_path / 'file'}: File exists\n")
+    assert (code, err) == (
+        EXIT_FAILED,
+        f"gantry: nameserver: data directory {tmp_path / 'file'}: is a file; name a directory, with --data or server.data\n",
+    )
     code, err, _ = fails(tmp_path, trouble="echo is broken")
     assert code == EXIT_FAILED
     assert err.startswith("gantry: echo: cannot be loaded: ImportError: no module named grpc; ")

@@ -12,6 +12,8 @@ from gantrymq.cli.options import All, Interval, Json, Nameserver, Watch
 from gantrymq.model.errors import GantryError
 
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+OWN_OPTIONS: Final = {"TAGS": "--tag", "KEYS": "--key", "__SHARDINGKEY": "--sharding-key"}
+"""Properties of RocketMQ's that `gantry send` has an option for."""
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=completion.topics)]
 
@@ -76,18 +78,25 @@ def send(
 ) -> None:
     """Send one message."""
     from gantrymq.cli.commands import people
-    from gantrymq.client.producing.checks import check_tag
+    from gantrymq.client.producing.checks import check_keys, check_tag
 
     properties: dict[str, str] = {}
     for text in property_ or ():
         name, equals, value = text.partition("=")
         if not (name and equals):
             raise typer.BadParameter(f"{text!r} must be NAME=VALUE", param_hint="--property")
+        if name in OWN_OPTIONS:
+            raise typer.BadParameter(
+                f"{name} is no property of a user's own: use {OWN_OPTIONS[name]}", param_hint="--property"
+            )
         properties[name] = value
+    option = "--tag"
     try:
         check_tag(tag)
+        option = "--key"
+        check_keys(key or ())
     except GantryError as error:
-        raise typer.BadParameter(error.text, param_hint="--tag") from None
+        raise typer.BadParameter(error.text, param_hint=option) from None
     content = sys.stdin.buffer.read() if body in (None, "-") else (body or "").encode()
     options.run(
         people.send, nameserver,

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gantrymq.cli.app import app
+from gantrymq.cli.app import app, run_app
 from gantrymq.cli.mqtt.mosquitto import read_mosquitto
 from gantrymq.config import gather
+from gantrymq.launch.exit_codes import EXIT_FAILED
 from gantrymq.net.places import parse_place
 
 FULL = """
@@ -115,3 +116,17 @@ def test_the_command_writes_files_that_the_server_reads(tmp_path: Path) -> None:
     assert given is not None
     assert given.value == str(bridges)
     assert bridges.read_text().startswith("connection office\n")
+
+
+def test_a_file_of_another_kind_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = tmp_path / "pyproject.toml"
+    other.write_text('[project]\nname = "x"\n')
+    out = tmp_path / "gantry.toml"
+    assert run_app(["mqtt", "import-config", str(other), "--out", str(out)]) == EXIT_FAILED
+    assert (
+        "none of its 2 lines is an option of mosquitto.conf that maps; the first: line 1: [project]"
+        in capsys.readouterr().err
+    )
+    assert not out.exists()
+    other.write_text("# nothing but a comment\n")
+    assert run_app(["mqtt", "import-config", str(other)]) == 0, "an empty file is Mosquitto's defaults"

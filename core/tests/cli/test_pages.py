@@ -73,7 +73,7 @@ def test_many_are_looked_at() -> None:
     [
         ("topic list --json", ""),
         ("topic list --jsno", "topic list: no option --jsno"),
-        ("config check --config gantry.toml", "config check: no option --config"),
+        ("config check --file gantry.toml", "config check: no option --file"),
         ("topic lst", "topic: no command lst"),
         ("topc list", ": no command topc"),
         ("queue|session list", ""),

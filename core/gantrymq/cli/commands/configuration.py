@@ -78,6 +78,9 @@ def show(
     rows = effective(settings, found)
     names = {row.name.partition(".")[0] for row in rows}
     for name in section or ():
+        if name.endswith(".toml"):
+            complain(f"{name} is a file, and here sections are named: gantry config show --config {name}")
+            raise typer.Exit(EXIT_USAGE)
         if name not in names:
             complain(f"section {name}: there is none; there are {', '.join(sorted(names))}")
             raise typer.Exit(EXIT_USAGE)
@@ -103,10 +106,14 @@ def show(
 
 @config_app.command()
 def check(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="TOML file with a table per section.")],
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="TOML file with a table per section.")] = None,
+    config: Annotated[Path | None, typer.Option(help="The same, as for `gantry up`.")] = None,
     json_: Json = False,
 ) -> None:
     """Everything that is wrong with a file. Exit code 2: something is. The environment is not looked at."""
+    if (file is None) == (config is None):
+        raise typer.BadParameter("name one file", param_hint="FILE")
+    file = file or config
     settings = gather(str(file), {}, (), os.environ)
     found = examine(settings, discover(), off_too=True)
     errors = sorted(found.errors, key=place)

@@ -31,6 +31,8 @@ from gantrymq.cli.screen import (
 from gantrymq.client import tools
 from gantrymq.client.admin import Admin
 from gantrymq.client.connecting.routes import MessageQueue
+from gantrymq.launch.exit_codes import EXIT_USAGE
+from gantrymq.logs import complain
 from gantrymq.model.errors import ConfigError, ErrorCode, GantryError
 from gantrymq.model.names import DLQ_PREFIX, RETRY_PREFIX, check_group
 
@@ -433,21 +435,33 @@ def offset_reset(
         str, typer.Option("--to", metavar="WHERE", help="earliest, latest, a time (2026-01-31T12:00 or milliseconds), or an offset with --queue.")
     ],
     queue: Annotated[str, typer.Option(metavar="BROKER/QUEUE", help="Only this queue; --to may be an offset.")] = "",
+    new: Annotated[bool, typer.Option("--new", help="The group may be one that never ran: it begins there.")] = False,
     yes: Yes = False,
     nameserver: Nameserver = None,
 ) -> None:  # fmt: skip
     """Let a group go on somewhere else; connected consumers follow."""
+    try:
+        if not queue:
+            parse_start(to, "--to")
+        elif not (queue.rpartition("/")[0] and queue.rpartition("/")[2].isdecimal() and to.isdecimal()):
+            raise ConfigError("--queue must be BROKER/NUMBER, and --to the offset to go on at")
+    except ConfigError as error:
+        complain(str(error))
+        raise typer.Exit(EXIT_USAGE) from None
     options.confirm(f"Let group {group} go on at {to} in {queue or 'every queue of'} {topic}?", yes)
-    options.run(do_reset, nameserver, group=group, topic=topic, to=to, queue=queue)
+    options.run(do_reset, nameserver, group=group, topic=topic, to=to, queue=queue, new=new)
 
 
-async def do_reset(admin: Admin, group: str, topic: str, to: str, queue: str) -> None:
+async def do_reset(admin: Admin, group: str, topic: str, to: str, queue: str, new: bool) -> None:
     """By the broker itself, so that consumers are told."""
     check_group(group)
+    if not new and not (await inspect(admin, group)).known():
+        raise GantryError(
+            ErrorCode.GROUP_NOT_FOUND,
+            f"there is no group {group!r}{names.near(group, (await names.groups(admin))[0])}; --new sets where one begins that never ran",
+        )
     if queue:
         broker, _, number_ = queue.rpartition("/")
-        if not broker or not number_.isdecimal() or not to.isdecimal():
-            raise ConfigError("--queue must be BROKER/NUMBER, and --to the offset to go on at")
         route = await names.check_queue(admin, MessageQueue(topic, broker, int(number_)))
         await tools.reset_queue(admin, route.address(broker, True), group, topic, int(number_), int(to))
         CONSOLE.print(f"group [bold]{plain(group)}[/bold] goes on at {to} in {plain(topic)}/{plain(queue)}")
@@ -477,6 +491,8 @@ async def do_clone(admin: Admin, source: str, target: str, topic: str) -> None:
         raise GantryError(
             ErrorCode.ILLEGAL_ARGUMENT, f"group {target!r} has members: stop them first, they would commit their own"
         )
+    if source == target:
+        raise ConfigError(f"group {source!r} is both FROM_GROUP and TO_GROUP: name two")
     found = await inspect(admin, source, topic=topic)
     if not found.queues:
         raise GantryError(

@@ -88,6 +88,11 @@ def import_config(
     from gantrymq.cli.mqtt.mosquitto import read_mosquitto
 
     found = read_mosquitto(file.read_text(encoding="utf-8", errors="replace"))
+    if found.left and not (found.settings or found.kept or found.bridges):
+        complain(
+            f"{file}: none of its {len(found.left)} lines is an option of mosquitto.conf that maps; the first: {found.left[0]}"
+        )
+        raise typer.Exit(EXIT_FAILED)
     if found.bridges:
         bridges.write_text(found.bridges, encoding="utf-8")
         found.settings["mqtt.bridges"] = str(bridges.absolute())

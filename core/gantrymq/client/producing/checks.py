@@ -80,10 +80,16 @@ def _check_keys(message: OutMessage) -> None:
     if isinstance(keys, bytes) or not isinstance(keys, Iterable):
         raise _refused("keys", keys, "must be a str, or several in a list")
     message.keys = tuple(keys)  # an iterator has them once, and a message may be sent again
-    for key in message.keys:
-        if not check_text("keys", key) or key.split() != [key]:
-            text = f"keys: {key!r} in a list is empty or holds a space, which separates keys; replace it"
-            raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, text)
+    check_keys(message.keys)
+
+
+def check_keys(keys: Iterable[object]) -> None:
+    """Raise ILLEGAL_ARGUMENT for what cannot be one of a message's keys."""
+    for key in keys:
+        text = check_text("keys", key)
+        if not text or text.split() != [text]:
+            why = f"keys: {key!r} in a list is empty or holds a space, which separates keys; replace it"
+            raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, why)
 
 
 def _check_properties(pairs: object) -> None:

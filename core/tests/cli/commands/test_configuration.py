@@ -269,3 +269,15 @@ def test_a_stranger_s_service_is_part_of_everything(tmp_path: Path) -> None:
         "gantry: stranger.wait_m = 5 (gantry.toml:2): no such setting; did you mean stranger.wait_ms?"
     )
     assert "stranger.wait_ms" in gantry("show", "stranger").stdout
+
+
+def test_a_file_may_be_named_in_either_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "gantry.toml"
+    file.write_text("[server]\n")
+    assert run_app(["config", "check", "--config", str(file)]) == 0
+    assert "nothing is wrong" in capsys.readouterr().out
+    assert run_app(["config", "check"]) == EXIT_USAGE
+    assert run_app(["config", "check", str(file), "--config", str(file)]) == EXIT_USAGE
+    capsys.readouterr()
+    assert run_app(["config", "show", str(file)]) == EXIT_USAGE
+    assert f"gantry config show --config {file}" in capsys.readouterr().err

@@ -196,3 +196,20 @@ def test_a_group_that_cannot_be_is_refused_before_anything_is_shown(
         assert (out, "allowed are 1 to 255 of" in err, "answered" in err) == ("", True, False), words
     assert run_app(["pull", "orders", "--nameserver", cluster.nameserver]) == 0
     assert "paid" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--key", ""), "keys: ''"),
+        (("--key", "a b"), "keys: 'a b'"),
+        (("--property", "TAGS=1"), "use --tag"),
+        (("--property", "KEYS=1"), "use --key"),
+        (("--property", "__SHARDINGKEY=1"), "use --sharding-key"),
+    ],
+)
+def test_what_send_does_not_take_is_said_before_anybody_is_asked(
+    words: tuple[str, str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_app(["send", "orders", "x", *words, "--nameserver", "127.0.0.1:1"]) == EXIT_USAGE
+    assert said in capsys.readouterr().err
