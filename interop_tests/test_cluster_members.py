@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,12 +13,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import paho.mqtt.client as mqtt
+import pika.exceptions
 import pytest
 
 from gantrymq.client import BlockingProducer, BlockingPullConsumer
 from interop_tests.bench import remoting_wire
 from interop_tests.cloudevents_sinks import assigned
-from interop_tests.running import Cluster, Process
+from interop_tests.running import Cluster, Gantry, Process
+from interop_tests.test_amqp_crash import connect
 from interop_tests.test_cluster import by_topic, groups_of, publish
 from interop_tests.test_mqtt_paho import Paho
 from interop_tests.waiting import until
@@ -204,3 +207,62 @@ def test_a_broker_that_hangs_is_given_up_and_comes_back(tmp_path: Path) -> None:
     finally:
         cluster.stop()
     assert "Traceback" not in cluster.log()
+
+
+@pytest.mark.slow
+def test_a_broker_that_is_gone_with_its_disk_is_forgotten(tmp_path: Path) -> None:
+    """The other one decides about the queues that it made; under its old name a new one is not used, for its queues would have their ids."""
+    cluster = Cluster(tmp_path, nameservers=1, brokers=2, gateways=1)
+    try:
+        cluster.start()
+        gateway = cluster.at("gateway0")
+        connection = connect(gateway)
+        channel = connection.channel()
+        channel.exchange_declare("letters", "topic", durable=True)
+        for number in range(8):
+            channel.queue_declare(f"q{number}", durable=True)
+        connection.close()
+        assert "is registered, so it is there" in forget(cluster, 1)
+        assert cluster.process("broker1").stop() == 0
+        until(lambda: brokers_at(cluster.process("ns0")) == {"broker-0"})
+        shutil.rmtree(tmp_path / "broker1.data")
+        until(lambda: {bind(gateway, number) for number in range(8)} == {"", UNDECIDED})
+        assert "broker-0 decides about the queues that broker-1 made" in forget(cluster, 0)
+        until(lambda: not any(bind(gateway, number) for number in range(8)))
+        assert "broker-0 decides about them; nothing is changed" in forget(cluster, 1)
+        connection = connect(gateway)
+        channel = connection.channel()
+        channel.confirm_delivery()
+        for number in range(8):
+            channel.basic_publish("letters", f"k{number}", b"%d" % number, mandatory=True)
+            assert channel.basic_get(f"q{number}", auto_ack=True)[2] == b"%d" % number
+        connection.close()
+        log = cluster.process("gateway0").log
+        cluster.process("broker1").start()
+        until(lambda: "broker-0 has queues of an earlier group of that name; give it another broker.name" in log())
+        cluster.add_broker(2)
+        until(lambda: log().count("broker group broker-2 is in use") == 3)
+    finally:
+        cluster.stop()
+
+
+def forget(cluster: Cluster, code: int) -> str:
+    """What `gantry broker forget broker-1` says, and that it ends with `code`."""
+    words = ["broker", "forget", "broker-1", "--yes", "--nameserver", cluster.nameservers]
+    done = subprocess.run([sys.executable, "-m", "gantrymq", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    return " ".join((done.stdout + done.stderr).split())
+
+
+UNDECIDED = "the broker group of this queue is not connected"
+
+
+def bind(gateway: Gantry, number: int) -> str:
+    """Bind that queue; what the server says against it."""
+    connection = connect(gateway)
+    try:
+        connection.channel().queue_bind(f"q{number}", "letters", f"k{number}")
+    except pika.exceptions.ConnectionClosedByBroker as error:
+        return str(error.reply_text).removeprefix("INTERNAL_ERROR - ")
+    connection.close()
+    return ""

@@ -12,7 +12,15 @@ from gantrymq.broker.broker import OWN_TABLES
 from gantrymq.broker.lags import LagSweep
 from gantrymq.broker.retention.unused import UnusedTopics, load_topic_users
 from gantrymq.broker.rocketmq import stats
-from gantrymq.broker.tables.group_tables import DRAINING, GROUP_TABLES, STATE_TABLE
+from gantrymq.broker.tables.group_tables import (
+    DRAINING,
+    FIRST_GROUP,
+    GROUP_TABLES,
+    LIGHT_BITS,
+    LIGHTS_TABLE,
+    STATE_TABLE,
+    TAG,
+)
 from gantrymq.broker.topics import PERM_READ, PERM_WRITE
 from gantrymq.model import names
 
@@ -29,6 +37,9 @@ COUNTERS_PER_STEP: Final = 500
 
 CURSORS_PER_STEP: Final = 200
 """Cursors whose entries are counted in one go: some 400 us."""
+
+LIGHTS_STEP: Final = 2_000
+"""Light queues looked at in one go: some 400 us."""
 
 TOPICS_STEP: Final = 20
 """Topics looked at, or removed, in one go: some 500 us."""
@@ -107,6 +118,22 @@ class Overview:
         permission = PERM_READ if on else PERM_READ | PERM_WRITE
         if broker.settings.permission != permission:
             broker.settings.update({"brokerPermission": str(permission)})
+
+    def makers(self) -> Steps[dict[str, Any]]:
+        """Which groups made the light queues that this one has a part of (docs/architecture/cluster.md): tags, and those that it inherited."""
+        rows = self._broker.tables.rows
+        makers: set[int] = set()
+        for number, light in enumerate(list(rows(LIGHTS_TABLE))):
+            if number % LIGHTS_STEP == LIGHTS_STEP - 1:
+                yield None
+            makers.add(int(light) >> LIGHT_BITS)
+        state = rows(STATE_TABLE)
+        inherited = [int(key[len(TAG) :]) for key in state if key.startswith(TAG)]
+        return {"first": FIRST_GROUP in state, "inherited": inherited, "makers": sorted(makers)}
+
+    def inherit(self, tag: int, name: str) -> None:
+        """This group decides about the light queues with that tag, which a group that is gone for good made."""
+        self._broker.put(STATE_TABLE, [(f"{TAG}{tag}", name.encode())], None, None)
 
     def prune(self, older_ms: int, remove: list[str] | None) -> Steps[Pruned]:
         """Topics that came into being at their first use, at least so long ago, and that nobody needs; those in `remove` are deleted, if they are such."""

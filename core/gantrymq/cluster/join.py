@@ -18,6 +18,7 @@ from gantrymq.broker.tables.group_tables import (
     DRAINING,
     FIRST_GROUP,
     GONE_TABLE,
+    LIGHT_BITS,
     LIGHTS_TABLE,
     MEMBER,
     STATE_TABLE,
@@ -25,7 +26,7 @@ from gantrymq.broker.tables.group_tables import (
 )
 from gantrymq.broker.topics import PERM_WRITE
 from gantrymq.cluster.group import Group
-from gantrymq.cluster.names import LIGHT_BITS, cluster_light, split_light
+from gantrymq.cluster.names import cluster_light, split_light
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.procedures.driver import Steps, pause

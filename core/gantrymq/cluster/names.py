@@ -10,12 +10,11 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.broker.port import POSITION_BITS
+from gantrymq.broker.tables.group_tables import LIGHT_BITS
 
 if TYPE_CHECKING:
     from gantrymq.model.message import Message
 
-LIGHT_BITS: Final = 33
-"""A broker gives ids below 2^33 to its light queues; above stands the tag of the group that made it."""
 _LIGHT_MASK: Final = (1 << LIGHT_BITS) - 1
 _TAG_BITS: Final = 20
 

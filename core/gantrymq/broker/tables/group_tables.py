@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+LIGHT_BITS: Final = 33
+"""A broker gives ids below 2^33 to its light queues; above stands the tag of the group that made it."""
+
+
 LIGHTS_TABLE = "cluster_light"
 """At each group, its own light queue (value, decimal) for a light queue that another group made (key: cluster id)."""
 
