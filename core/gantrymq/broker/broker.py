@@ -137,7 +137,7 @@ class Broker:
         self.settings: Settings = Settings(self)
         self.gate = AckGate(always_open=not sync_flush)
         self.cursors: Cursors = Cursors(
-            store, self.append_ack, self._wait_cursor, self._wake_cursor, self._arm_append, SharedBodies(wheel).shared
+            store, self.append_ack, self._wait_cursor, self._wake_cursor, self.arm_append, SharedBodies(wheel).shared
         )
         self.queues: QueueEngine = QueueEngine(self, route_sets, self.drop_light)
         self.seats = Seats(self.cursors, turn, wheel, self.queues.deserted)
@@ -152,7 +152,7 @@ class Broker:
         self._submitted, self._wide = Submitted(), WideRecords(store)
         self._whole = Whole(self, self.queues)
         self._internal: list[_Internal] = []
-        self._refused = Refused(wheel, self._arm_append, self.cursors)
+        self._refused = Refused(wheel, self.arm_append, self.cursors)
         self._append_armed = self._deliver_armed = False
         self._light_waiters: dict[int, dict[object, Callable[[], None]]] = {}
         self._woken: dict[object, Callable[[], None]] = {}
@@ -265,7 +265,7 @@ class Broker:
         self, batch: Sequence[Message], token: Any, on_done: Done, sender: object = None, whole: bool = False
     ) -> None:
         """As LogPort.submit; `whole`: see `Sent`."""
-        self._arm_append()
+        self.arm_append()
         sent = Sent(batch, token, on_done, sender, self.pending.times.begun)
         sent.whole = whole
         self._submitted.add(sent)
@@ -283,7 +283,7 @@ class Broker:
         """As LogPort.submit with settlements or rows; `barred`: see `Companions`. Raises LIMIT_REACHED."""
         companions = Companions(batch, held or Held(self.cursors, ()), rows, on_done, barred)
         self.tables.expect(rows)
-        self._arm_append()
+        self.arm_append()
         sent = Sent(batch, token, companions.done, sender, self.pending.times.begun)
         sent.whole, sent.companions, companions.sent = True, companions, sent
         self._submitted.add(sent)
@@ -298,7 +298,7 @@ class Broker:
             self.deleting.before_rows(rows)
         self.tables.expect(rows)
         self._internal.append((*self._of_rows(rows), on_done, token))
-        self._arm_append()
+        self.arm_append()
 
     def drop_rows(self, rows: Rows, token: Any, on_done: Done | None) -> None:
         """As `put_rows`, of what is gone from memory already: a full disk that refuses it gets it again, whatever the caller does then."""
@@ -316,7 +316,7 @@ class Broker:
     def when_stored(self, token: Any, on_done: Done) -> None:
         """Call `on_done(token, None or GantryError)` when all that was handed over so far is as safe as an acknowledgement promises."""
         self._internal.append(([], None, on_done, token))
-        self._arm_append()
+        self.arm_append()
 
     def fetch(self, cold: Cold, call: Any, again: Callable[..., None], *arguments: Any) -> None:
         """Read what was cold, then `again(call, *arguments)`; `call` is the operation. Too much waits already: try a little later."""
@@ -449,7 +449,7 @@ class Broker:
 
     def _append_all(self) -> None:
         self._append_turn()
-        while self._submitted:
+        while self._submitted or self.queues.dying:
             self._append_turn()
 
     def _append_turn(self) -> None:
@@ -458,7 +458,7 @@ class Broker:
         messages: list[Message] = []
         lights: list[tuple[int, ...]] = []
         matches: list[tuple[Message, RouteMatch]] = []
-        if self.queues.counted:
+        if self.queues.counted or self.queues.dying:
             self.queues.begin_turn()
         taken = self._submitted.take(partial(self._prepare, messages, lights, matches))
         bodies: list[bytes] = []
@@ -491,7 +491,7 @@ class Broker:
         if messages:
             times.batch_messages.observe(len(messages))
         if self._submitted:
-            self._arm_append()
+            self.arm_append()
 
     def _prepare(
         self, messages: list[Message], lights: Lights, matches: Matches, sent: Sent, entries: int, size: int
@@ -748,7 +748,8 @@ class Broker:
             self.request_flush()  # as above
             return False
 
-    def _arm_append(self) -> None:
+    def arm_append(self) -> None:
+        """There is something to append in this turn."""
         if not self._append_armed:
             self._append_armed = True
             self.pending.times.begin()

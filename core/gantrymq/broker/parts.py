@@ -55,6 +55,8 @@ class Context(Protocol):
     pending: Pending
     router: Router
 
+    def arm_append(self) -> None: ...
+
     def submit(
         self, batch: Sequence[Message], token: Any, on_done: Done, sender: object = None, whole: bool = False
     ) -> None: ...

@@ -7,6 +7,7 @@ copy (`companions.py`): through a crash it is in one of the two places. Where no
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from heapq import heappop
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STEP: Final = 256
-"""Entries that one look takes out: 3 ms with their dead letters."""
+"""Entries that one look takes out: 3 ms with their dead letters. So many dead letters are stored in one piece, and about so many in a turn."""
+BURY_BYTES: Final = 4 << 20
+"""...or records of so many bytes, but at least one: one piece may have no more than `companions.BYTES_MAX`."""
 LATER_MS: Final = 1
 """A queue with consumers is cut to its length a moment later: what they can take is theirs."""
 RETRY_MS: Final = 1_000
@@ -50,6 +53,7 @@ OVERDUE_MAX: Final = 10_000
 OUTCOMES: Final = ("expired", "maxlen", "rejected", "delivery_limit", "dead", "kept", "duplicate", "refused")
 """Why entries leave a queue; `dead`: those of them that became a dead letter; `kept`: tries of dead letters that nothing took. The last two never entered: their
 key is there, or the queue is full."""
+NO_UNIT: Final = (1 << 62, 0, 0)
 EXPIRIES_MAX: Final = 1_000_000
 """Messages with an expiry of their own that are remembered, some 100 bytes each. Others expire when somebody gets them."""
 
@@ -66,6 +70,8 @@ def dead_letters_of(route_sets: Mapping[str, object]) -> dict[str, DeadLetters]:
     return {kind: letters for kind, letters in found.items() if letters is not None}
 
 
+Unit = tuple[int, int, int]
+"""Position and size of a record, and what the queue's units hold besides."""
 Namer = Callable[[Callable[[str], Mapping[str, bytes]], int], str]
 """`queue_name(rows, light)` of a RouteSet: what its door calls a light queue, from the tables; empty if it is not its."""
 
@@ -89,6 +95,12 @@ class QueueEngine:
         """Light queue by kind of dead letters and name."""
         self.counted: list[ManagedQueue] = []
         """Those with `coming`."""
+        self.dying: deque[tuple[ManagedQueue, str, list[int]]] = deque()
+        """What is out of everybody's reach and becomes dead letters, for which reason: pieces of at most STEP entries of one queue."""
+        self._filling: dict[tuple[int, str], list[int]] = {}
+        """Light queue and reason: of these the last piece, where it is not full."""
+        self._buried_bytes = 0
+        """Of records whose dead letters were made in this turn."""
         self._expiries = 0
         self._room, self._keys = Room(), KeyRoom()
         self._streams = Streams(broker, self._attempt, self._count)
@@ -133,6 +145,7 @@ class QueueEngine:
         queue = ManagedQueue(cursor, policy, self._broker.cursors.end(cursor), self._work, self._due)
         if old is not None:
             self._forget(old)
+            queue.kept = old.kept
         cursor.managed = self.by_light[cursor.light] = queue
         if policy.overflow != "drop-head" and (policy.max_length is not None or policy.max_bytes is not None):
             self.rejecting[cursor.light] = queue
@@ -144,6 +157,7 @@ class QueueEngine:
         queue.used_ms = self._broker.wheel.now_ms()
         self._attempt(partial(self._scan, queue))
         self._due(queue)
+        self._try_kept(queue, LATER_MS)
 
     def _deleted(self, cursor: Cursor) -> None:
         if isinstance(cursor.managed, Stream):
@@ -172,7 +186,9 @@ class QueueEngine:
     # What enters.
 
     def begin_turn(self) -> None:
-        """What the last one was about to append is in, or not."""
+        """What the last one was about to append is in, or not. Dead letters come behind what was submitted before."""
+        if self.dying:
+            self._bury_some()
         for queue in self.counted:
             queue.coming = 0
             if queue.keys is not None:
@@ -453,28 +469,68 @@ class QueueEngine:
         if not queue.policy.dead_kind:
             self._broker.cursors.finish_out(queue.cursor, offsets)
             return
+        key = queue.cursor.light, reason
         for first in range(0, len(offsets), STEP):
-            self._attempt(partial(self._bury, queue, reason, list(offsets[first : first + STEP])))
+            some = offsets[first : first + STEP]
+            piece = self._filling.get(key)
+            if piece is None or len(piece) + len(some) > STEP:
+                piece = self._filling[key] = []
+                self.dying.append((queue, reason, piece))
+            piece.extend(some)
+        self._broker.arm_append()
+
+    def _bury_some(self) -> None:
+        """What a turn has time for."""
+        left, self._buried_bytes = STEP, 0
+        while self.dying and left > 0 and self._buried_bytes < BURY_BYTES:
+            queue, reason, offsets = self.dying.popleft()
+            if self._filling.get((queue.cursor.light, reason)) is offsets:
+                del self._filling[queue.cursor.light, reason]
+            left -= len(offsets)
+            self._attempt(partial(self._bury, queue, reason, offsets))
+        if self.dying:
+            self._broker.arm_append()
+
+    def _put_back(self, queue: ManagedQueue, reason: str, offsets: list[int]) -> None:
+        """They are too large for this piece: the next one is theirs."""
+        self.dying.appendleft((queue, reason, offsets))
+        self._broker.arm_append()
 
     def _bury(self, queue: ManagedQueue, reason: str, offsets: list[int]) -> None:
         """Store the copies of these entries and finish them, in one piece."""
         if self._is_gone(queue):
+            if (other := self.by_light.get(queue.cursor.light)) is None:
+                return
+            queue = other  # it has another policy now
+        if not queue.policy.dead_kind:
+            self._broker.cursors.finish_out(queue.cursor, offsets)
             return
-        now_ms = self._broker.clock.now_ms()
+        units = self._units(queue, offsets)
+        fit = self._broker.cursors.within(units, BURY_BYTES)
+        found = self._broker.store.get_many([(position, size) for position, size, _ in units[:fit]])
+        now_ms, size = self._broker.clock.now_ms(), 0
         batch: list[Message] = []
         places: list[int] = []
         barred: dict[int, frozenset[int]] = {}
         homeless: list[int] = []
-        for offset, message in zip(offsets, self._read(queue, offsets), strict=True):
+        for index, message in enumerate(found):
             made = self._copy(queue, message, reason, now_ms) if message is not None else None
             if made is None and message is not None and queue.policy.dead_keep:
-                homeless.append(offset)
+                homeless.append(offsets[index])
             elif made is not None:
+                size += len(made[0].body)  # more than the record's where that is compressed
+                if size > BURY_BYTES and batch:
+                    fit = index
+                    break
                 lights = [self._by_name.get((queue.policy.dead_kind, name), 0) for name in made[1]]
                 if any(lights):
                     barred[id(made[0])] = frozenset(lights)
                 batch.append(made[0])
-                places.append(offset)
+                places.append(offsets[index])
+        self._buried_bytes += size
+        if fit < len(offsets):
+            self._put_back(queue, reason, offsets[fit:])
+            offsets = offsets[:fit]
         round_again = {place for place, letter in zip(places, batch, strict=True) if id(letter) in barred}
         if homeless:
             self._keep(queue, reason, homeless)
@@ -571,13 +627,20 @@ class QueueEngine:
 
     # Helpers.
 
+    def _units(self, queue: ManagedQueue, offsets: Sequence[int]) -> list[Unit]:
+        """Of these entries, neighbours read in one piece; of those that are not there, units of no record. May raise `Cold`."""
+        cursors, found, first = self._broker.cursors, [], 0
+        for index, offset in enumerate(offsets, 1):
+            if index < len(offsets) and offsets[index] == offset + 1:
+                continue
+            found += cursors.units(queue.cursor, offsets[first], index - first)
+            found += [NO_UNIT] * (index - len(found))
+            first = index
+        return found
+
     def _read(self, queue: ManagedQueue, offsets: Sequence[int]) -> list[Message | None]:
         """Records of these entries; None: there is none, or it is damaged. May raise `Cold`."""
-        cursors, found = self._broker.cursors, []
-        for offset in offsets:
-            units = cursors.units(queue.cursor, offset, 1)
-            found.append((units[0][0], units[0][1]) if units else (1 << 62, 0))
-        return self._broker.store.get_many(found)
+        return self._broker.store.get_many([(position, size) for position, size, _ in self._units(queue, offsets)])
 
     def _attempt(self, call: Callable[[], None]) -> None:
         """Now, or when the disk has what it reads."""

@@ -11,6 +11,7 @@ import pytest
 
 from gantrymq.broker.local import LocalBrokerPort
 from gantrymq.broker.port import EARLIEST, FIND, CursorDetails, Outcome, Route, Terms
+from gantrymq.broker.queues import companions, engine
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
@@ -448,3 +449,74 @@ def test_a_queue_has_its_doors_name(node: QueueNode) -> None:
     queue, other = Queue(node, "a", Policy(name="jobs")), Queue(node, "b")
     names = [node.broker.queues.name_of(name) for name in (f"~{queue.light}", f"~{other.light}", "t/0", "~99")]
     assert names == ["jobs", "b of the door", "t/0", "~99"]
+
+
+# Dead letters in pieces.
+
+
+def test_rejections_of_a_turn_are_stored_in_pieces_and_in_order(
+    node: QueueNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One by one they cost four times as much."""
+    sink = Queue(node, "dead")
+    queue = Queue(node, "a", dead(delivery_limit=0))
+    numbers = [b"%d" % number for number in range(1_000)]
+    queue.send(*numbers)
+    pieces: list[int] = []
+    submit_with = node.broker.submit_with
+
+    def counting(batch: Any, *rest: Any) -> None:
+        pieces.append(len(batch))
+        submit_with(batch, *rest)
+
+    monkeypatch.setattr(node.broker, "submit_with", counting)
+    taken = queue.take(1_000)
+    outcomes = [Outcome.DROP if number < 600 else Outcome.REQUEUE for number in range(1_000)]
+    node.port.settle([(queue.cursor, each.offset, how) for each, how in zip(taken, outcomes, strict=True)])
+    node.turn.run_until_quiet()
+    assert pieces == [256, 256, 88, 256, 144]
+    found = sink.take(2_000)
+    assert [delivery.message.body for delivery in found] == numbers
+    assert [delivery.message.property("TRAIL") for delivery in found[599:601]] == ["q:rejected", "q:delivery_limit"]
+    (info,) = node.call("stats", [queue.cursor])
+    assert (info.ready, info.unacked) == (0, 0)
+
+
+def test_large_dead_letters_of_one_moment_fit_a_piece(node: QueueNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """256 of them were more than one piece may have, and were tried for ever."""
+    monkeypatch.setattr(companions, "BYTES_MAX", 100_000)
+    monkeypatch.setattr(engine, "BURY_BYTES", 25_000)
+    sink = Queue(node, "dead")
+    queue = Queue(node, "a", dead(message_ttl_ms=500))
+    queue.send(*[b"%03d" % number + bytes(2_000) for number in range(260)])
+    node.now(1_000)
+    assert queue.ready() == 0
+    assert [delivery.message.body[:3] for delivery in sink.take(300)] == [b"%03d" % number for number in range(260)]
+
+
+def test_what_was_rejected_as_the_server_stops_is_a_dead_letter_after_the_start() -> None:
+    files = MemoryFileSystem()
+    node = QueueNode(files, sync=False)
+    Queue(node, "dead")
+    queue = Queue(node, "a", dead())
+    queue.send(*[b"%d" % number for number in range(600)])
+    taken = queue.take(600)
+    node.port.settle([(queue.cursor, delivery.offset, Outcome.DROP) for delivery in taken])
+    node.stop()
+    node = QueueNode(files, sync=False)
+    (sink, left) = (node.call("open_cursor", light, "g", EARLIEST).cursor for light in ("~1", "~2"))
+    assert [info.ready for info in node.call("stats", [sink, left])] == [600, 0]
+
+
+@pytest.mark.parametrize("letters", [True, False])
+def test_a_policy_that_changes_finds_what_is_on_its_way(node: QueueNode, letters: bool) -> None:
+    sink = Queue(node, "dead")
+    queue = Queue(node, "a", dead())
+    queue.send(b"0")
+    taken = queue.take()
+    with full_disk(node.files):
+        queue.settle(taken, Outcome.DROP)
+    node.call("set_policy", queue.cursor, dead(max_length=5) if letters else Policy(name="q"))
+    node.now(1_500)
+    assert trails(sink) == (["q:rejected"] if letters else [])
+    assert node.broker.cursors.by_id[queue.cursor].window.floor == 1

@@ -138,3 +138,12 @@ def test_what_would_go_round_for_ever_is_not_kept(node: QueueNode) -> None:
     node.now(2 * KEPT_RETRY_MS)
     assert queue.ready() == 0
     assert node.broker.cursors.by_id[queue.cursor].window.floor == 1
+
+
+def test_a_policy_that_changes_takes_over_what_is_kept(node: QueueNode) -> None:
+    queue = Queue(node, "a", dead(dead_keep=True))
+    reject(queue, b"1", b"2")
+    node.call("set_policy", queue.cursor, dead(dead_keep=True, max_length=5))
+    sink = Queue(node, "dead")
+    node.now(KEPT_RETRY_MS + 100)
+    assert trails(sink) == ["q:rejected"] * 2

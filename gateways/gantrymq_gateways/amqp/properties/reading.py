@@ -34,6 +34,9 @@ STRETCHES_MAX: Final = 4096
 """Remembered stretches of each kind: a program has a dozen, and some more where numbers stand in them."""
 STRETCH_BYTES_MAX: Final = 256
 """Longer ones hardly repeat."""
+ADDED_MAX: Final = 64
+"""Remembered headers that were added: of dead letters, whose second stands in them."""
+ADDED_BYTES_MAX: Final = 2048
 ENDS_MAX: Final = 1024
 """Remembered residues: a program has a handful, and some more where numbers stand in them."""
 END_BYTES_MAX: Final = 1024
@@ -141,21 +144,22 @@ class PropertyReader:
         self._heads: dict[bytes, _Stretch] = {}
         self._gaps: dict[bytes, _Stretch] = {}
         self._tails: dict[tuple[int, bytes], _Stretch] = {}
+        self._added: dict[bytes, _Stretch] = {}
         self._ends: dict[tuple[_Stretch | bytes, ...], Content] = {}
         self._forms: dict[bytes, bytes] = {}
         self._nested = residue.Nested()
 
-    def read(self, raw: bytes) -> Content:
-        """Raises AmqpError where RabbitMQ refuses a message, and SpecialListError."""
+    def read(self, raw: bytes, added: bytes = b"") -> Content:
+        """Raises AmqpError where RabbitMQ refuses a message, and SpecialListError. `added`: headers that stand behind those of the list's table."""
         try:
-            content = self._by_stretches(raw)
+            content = self._by_stretches(raw, added)
         except (ValueError, IndexError, struct.error, AmqpError):
             content = None
-        return content if content is not None else self._by_fields(raw)
+        return content if content is not None else self._by_fields(with_headers(raw, added) if added else raw)
 
     # By stretches: texts of native properties, and what stands between them.
 
-    def _by_stretches(self, raw: bytes) -> Content | None:
+    def _by_stretches(self, raw: bytes, added: bytes) -> Content | None:
         """None, or any error: the list is wrong, or has texts that need a careful look."""
         shape = self._shapes.get(raw[:2]) or self._shape(raw)
         at = 2
@@ -169,6 +173,10 @@ class PropertyReader:
             if stop > at + 4 and not self._table(raw[at + 4 : stop], pairs, path):
                 return None
             at = stop
+        if added:
+            stretch = self._added.get(added) or self._add(added)
+            path.append(stretch)
+            pairs += stretch.pairs
         names = pairs[::2]
         path.append(raw[at : at + shape.octets])
         at += shape.octets
@@ -220,6 +228,13 @@ class PropertyReader:
         if not walk.pairs and len(data) <= STRETCH_BYTES_MAX:
             _remember(self._gaps, data, gap, STRETCHES_MAX)
         return gap
+
+    def _add(self, data: bytes) -> _Stretch:
+        """Fields of any kind, all of them."""
+        walk = _Walk(0)
+        self._fields(data, 0, len(data), walk, True)
+        stretch = _Stretch(b"", b"".join(walk.entries), b"".join(walk.loose), walk.pairs)
+        return _remember(self._added, data, stretch, ADDED_MAX) if len(data) <= ADDED_BYTES_MAX else stretch
 
     def _head(self, data: bytes, shape: _Shape) -> _Stretch:
         """Flags, content type and encoding."""
@@ -436,6 +451,22 @@ class PropertyReader:
                 self._forms.clear()
             self._forms[form] = text
         return text
+
+
+def headers_at(raw: bytes) -> int:
+    """Where the table of a list stands, or would."""
+    at = 2
+    for _ in range(((raw[0] << 8 | raw[1]) & _HEAD).bit_count()):
+        at += 1 + raw[at]
+    return at
+
+
+def with_headers(raw: bytes, added: bytes) -> bytes:
+    """The list with these headers behind those of its table."""
+    at = headers_at(raw)
+    size = _LENGTH(raw, at)[0]
+    stop = at + 4 + size
+    return b"".join((raw[:at], (size + len(added)).to_bytes(4, "big"), raw[at + 4 : stop], added, raw[stop:]))
 
 
 def _remember(cache: dict[_Key, _Found], key: _Key, found: _Found, most: int) -> _Found:
