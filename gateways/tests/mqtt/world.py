@@ -185,11 +185,11 @@ class World:
         self.worlds.append(world)
         return world
 
-    def restart(self) -> World:
-        """kill -9, and a new start on the same log."""
+    def restart(self, port: FakePort | None = None) -> World:
+        """kill -9, and a new start on the same log; `port` is it if others have crashed it already."""
         if self.real is not None:
             return self._follow(World(self.mode, self.seed, directory=self.real.crash(), **self.settings))
-        return self._follow(World(self.mode, self.seed, self.port.crash(self.seed), **self.settings))
+        return self._follow(World(self.mode, self.seed, port or self.port.crash(self.seed), **self.settings))
 
     def close(self) -> None:
         """Let go of every world's files."""
