@@ -84,7 +84,7 @@ def test_close_slows_a_client_down_that_sends_the_same_again(own_server: Gantry)
 
 
 def test_dead_letter_keeps_what_no_record_can_be(tmp_path: Path) -> None:
-    server = Gantry(tmp_path, settings=("mqtt.refused_publish=dead_letter",)).start()
+    server = Gantry(tmp_path, settings=("mqtt.refused_publish=dead_letter", "message.body_bytes_max=4MiB")).start()
     try:
         paho = Paho(server, client_id="device").start()
         long_tag, large = "t/" + "x" * 5000, bytes(4 * 1024 * 1024 + 1)

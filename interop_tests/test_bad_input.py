@@ -310,7 +310,7 @@ REMOTING_CASES: list[tuple[str, int, dict[str, str], bytes, int, str]] = [
     ("characters of a topic", 310, send_fields("a/b"), b"", 29, "a/b"),
     ("empty topic", 310, send_fields(""), b"", 29, "topic"),
     ("table of the broker", 310, send_fields("rmq_sys_gantry_offset"), b"", 16, "rmq_sys_gantry_offset"),
-    ("large body", 310, send_fields("bad"), b"x" * (5 << 20), 13, "bytes"),
+    ("large body", 310, send_fields("bad"), b"x" * ((15 << 20) + 1), 13, "bytes"),
     ("large properties", 310, send_fields("bad", "n\x01" + "v" * 40_000 + "\x02"), b"", 13, "properties"),
     ("long tag", 310, send_fields("bad", "TAGS\x01" + "v" * 5_000 + "\x02"), b"", 13, "tag"),
     ("unknown topic", 11, {
@@ -388,7 +388,7 @@ HTTP_CASES: list[tuple[str, str, str, dict[str, str], bytes, int]] = [
     ("data twice", "POST", "/topics/bad", STRUCTURED, json.dumps({**WHOLE, "data": 1, "data_base64": "eA=="}).encode(), 400),
     ("NUL in the type", "POST", "/topics/bad", STRUCTURED, json.dumps({**WHOLE, "type": "a\x00b"}).encode(), 400),
     ("type of 5,000 bytes", "POST", "/topics/bad", STRUCTURED, json.dumps({**WHOLE, "type": "x" * 5000}).encode(), 400),
-    ("large data", "POST", "/topics/bad", EVENT, b"x" * ((4 << 20) + 1), 413),
+    ("large data", "POST", "/topics/bad", EVENT, b"x" * ((15 << 20) + 1), 413),
     ("nested too deep", "POST", "/topics/bad", STRUCTURED, b"[" * 100_000, 400),
     ("batch with one bad event", "POST", "/topics/bad", {"content-type": "application/cloudevents-batch+json"},
      json.dumps([WHOLE, {"id": "2"}]).encode(), 400),

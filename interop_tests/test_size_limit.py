@@ -1,20 +1,29 @@
-"""One size limit for every door (`message.body_bytes_max`): a body of exactly that passes through all of them, one more byte through none."""
+"""One size limit for every door: a body of exactly that passes through all of them, one more byte through none. It is `message.body_bytes_max`,
+else RocketMQ's where a directory was taken over from it, else the largest; of a cluster's brokers the smallest.
+"""
 
 from __future__ import annotations
 
+import queue
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import httpx
+import paho.mqtt.client as mqtt
 import pika
 import pytest
+from paho.mqtt.enums import CallbackAPIVersion
 
 from gantrymq.client import BlockingProducer, BrokerError, OutMessage
+from gantrymq_gateways.mqtt.wire.connection import HEADER_BYTES_MAX
 from interop_tests.cross_matrix import EXITS, SOURCES, Exits, Said
-from interop_tests.running import Gantry
-from interop_tests.test_mqtt_paho import Paho
-from interop_tests.waiting import LIMIT_S
+from interop_tests.running import Cluster, Gantry
+from interop_tests.test_mqtt_paho import WAIT_S, Paho
+from interop_tests.waiting import LIMIT_S, until
+from tests.store.rocketmq_fixture import with_large_segments
 
 pytestmark = [
     # pika leaves sockets to the garbage collector.
@@ -26,11 +35,16 @@ MIB = 1 << 20
 NAMES = {"paho": ("big/a", ""), "pika": ("big", "a"), "binary events": ("big", "a"), "producer": ("big", "a")}
 
 
-@pytest.fixture(scope="module", params=[(64 * 1024, "separated"), (4 * MIB, ""), (15 * MIB, "separated")], ids=str)
+@pytest.fixture(
+    scope="module", params=[(64 * 1024, "separated"), (4 * MIB, "combined"), (15 * MIB, "separated")], ids=str
+)
 def limited(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gantry, int]]:
     limit, shape = request.param
-    settings = () if limit == 4 * MIB else (f"message.body_bytes_max={limit}",)
-    gantry = Gantry(tmp_path_factory.mktemp("limited"), shape or "combined", settings)
+    directory = tmp_path_factory.mktemp("limited")
+    if limit == 4 * MIB:
+        with_large_segments(directory / "data")
+    settings = (f"message.body_bytes_max={limit}",) if limit < 4 * MIB else ()
+    gantry = Gantry(directory, shape, settings)
     try:
         yield gantry.start(), limit
     finally:
@@ -106,3 +120,50 @@ def producer_is_refused(server: Gantry, body: bytes) -> None:
 def test_one_more_byte_is_refused(limited: tuple[Gantry, int], refused: Callable[[Gantry, bytes], Any]) -> None:
     server, limit = limited
     refused(server, b"x" * (limit + 1))
+
+
+def test_a_cluster_takes_the_limit_of_its_smallest_broker(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, brokers=1, gateways=1)
+    cluster.start()
+    try:
+        gateway = cluster.at("gateway0")
+        body = bytes(4 * MIB + 1)
+        connection = pika.BlockingConnection(pika.ConnectionParameters(*gateway.address("amqp")))
+        channel = connection.channel()
+        channel.queue_declare("mixed", durable=True)
+        channel.confirm_delivery()
+        channel.basic_publish("", "mixed", body)
+        connection.close()
+        with_large_segments(tmp_path / "broker1.data")
+        cluster.add_broker(1)
+        until(lambda: announced(gateway) < 5 * MIB)
+        # Of a packet, whether its last 64 KiB are body decides the broker that stores it.
+        for refuses, size in ((pika_refuses, len(body)), (http_refuses, len(body)), (paho_refuses, 5 * MIB)):
+            refused = partial(
+                does_refuse, refuses, gateway, bytes(size)
+            )  # each door hears of the broker by itself, and joins it
+            until(refused, ignored=(pytest.fail.Exception, AssertionError))
+        assert announced(gateway) == 4 * MIB + HEADER_BYTES_MAX
+    finally:
+        cluster.stop()
+
+
+def does_refuse(refuses: Callable[[Gantry, bytes], None], server: Gantry, body: bytes) -> bool:
+    refuses(server, body)
+    return True
+
+
+def announced(server: Gantry) -> int:
+    """What MQTT 5.0's CONNACK says of packets; much if the connection is refused for now."""
+    said: queue.Queue[int] = queue.Queue()
+    client = mqtt.Client(CallbackAPIVersion.VERSION2, protocol=mqtt.MQTTv5)
+    client.on_connect = lambda client, data, flags, code, properties: said.put(
+        getattr(properties, "MaximumPacketSize", 1 << 30)
+    )
+    client.connect(*server.address("mqtt"))
+    client.loop_start()
+    try:
+        return said.get(timeout=WAIT_S)
+    finally:
+        client.disconnect()
+        client.loop_stop()

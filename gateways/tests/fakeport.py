@@ -26,6 +26,7 @@ from gantrymq.broker.port import (
 from gantrymq.broker.routing.api import RouteSet
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.limits import BODY_BYTES_CEILING
 from gantrymq.model.message import Message
 from gantrymq.model.queue_policy import Policy
 
@@ -302,6 +303,9 @@ class FakePort:
                 self._wake(f"~{light}")
         for tap, numbers in taps.items():
             self.tap_records.setdefault(tap, []).append((message, tuple(numbers)))
+
+    def body_bytes_max(self) -> int:
+        return BODY_BYTES_CEILING
 
     def ensure_topic(self, name: str, create: bool, token: object, on_done: Done) -> None:
         if self._failed("ensure_topic", token, on_done):

@@ -19,7 +19,7 @@ import pytest
 from gantrymq.broker.local import LocalBrokerPort
 from gantrymq.cluster.wire.server import GatewaySession
 from gantrymq.model.errors import StoreCorruptError
-from gantrymq.model.limits import BODY_BYTES_MAX
+from gantrymq.model.limits import BODY_BYTES_CEILING
 from gantrymq.net.testing import FakeLink, ManualTurn, ManualWheel
 from gantrymq.remoting.server.broker_door import BrokerServer
 from gantrymq.store.log import record
@@ -81,7 +81,7 @@ class House(SnapshotNode):
             gateway=mqtt, wheel=self.wheel, turn=self.turn, clients=self.clients, settle=self.settle
         )
         self.server = SimpleNamespace(
-            gateway=amqp, wheel=self.wheel, turn=self.turn, config=AmqpConfig(), body_bytes_max=BODY_BYTES_MAX, settle=self.settle,
+            gateway=amqp, wheel=self.wheel, turn=self.turn, config=AmqpConfig(), body_bytes_max=BODY_BYTES_CEILING, settle=self.settle,
             properties=server_properties(AmqpConfig(), "test"),
         )  # fmt: skip
 

@@ -23,7 +23,7 @@ def sides(tmp_path: Path) -> Iterator[tuple[Side, Side]]:
     """(RocketMQ, ours), both new."""
     nameserver, broker = free_port(), free_port(-2, 1)
     directory = str(tmp_path / "real")
-    gantry = Gantry(tmp_path)
+    gantry = Gantry(tmp_path, settings=("message.body_bytes_max=4MiB",))  # as RocketMQ
     made: list[Side] = []
     try:
         peer("start", directory, str(nameserver), str(broker))

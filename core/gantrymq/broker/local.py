@@ -89,6 +89,9 @@ class LocalBrokerPort:
 
     # Log.
 
+    def body_bytes_max(self) -> int:
+        return self._broker.store.body_bytes_max
+
     def submit(
         self,
         batch: Sequence[Message],

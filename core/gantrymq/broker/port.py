@@ -158,6 +158,9 @@ class TopicInfo:
 class LogPort(Protocol):
     """Topics and records."""
 
+    def body_bytes_max(self) -> int:
+        """Largest body that is stored; of several broker groups the smallest limit that one has announced. It may change as they come and go."""
+
     def submit(
         self,
         batch: Sequence[Message],

@@ -28,7 +28,7 @@ class OutMessage:
 
     Attributes:
         topic: Its name; the first send creates it where the broker allows that.
-        body: Any bytes, 15 MiB at most; the broker's own limit is usually 4 MiB.
+        body: Any bytes, 15 MiB at most; a broker that was taken over from RocketMQ takes 4 MiB.
         tag: A text that consumers choose messages by; empty: none.
         keys: What it can be queried by: one text with spaces between the keys, or several texts.
         properties: Further names and values, for filters and readers.

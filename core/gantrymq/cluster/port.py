@@ -31,6 +31,7 @@ from gantrymq.cluster.names import (
 from gantrymq.cluster.pieces import Piece, submit_pieces
 from gantrymq.cluster.tables import ClusterTables
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.limits import BODY_BYTES_CEILING
 from gantrymq.model.message import Message
 from gantrymq.model.queue_policy import Policy
 from gantrymq.net.api import Wheel
@@ -234,6 +235,10 @@ class ClusterPort:
             group.port.close()
 
     # Log.
+
+    def body_bytes_max(self) -> int:
+        known = [group.port.body_bytes_max() for group in self.groups if group.registered or group.ready]
+        return min(known, default=BODY_BYTES_CEILING)
 
     def submit(
         self,

@@ -19,11 +19,11 @@ TAG_BYTES_MAX: Final = 4096
 PROPERTIES_BYTES_MAX: Final = 32767
 """The record stores the length of the properties in a signed 16-bit field."""
 
-BODY_BYTES_MAX: Final = 4 * 1024 * 1024
-"""RocketMQ's maxMessageSize default; settable (`MessageConfig`) up to `BODY_BYTES_CEILING`."""
-
 BODY_BYTES_CEILING: Final = 15 * 1024 * 1024
-"""One Remoting frame is at most 16 MiB, header included."""
+"""Largest body, and the limit of a directory that was always ours: one Remoting frame is at most 16 MiB, header included."""
+
+BODY_BYTES_ROCKETMQ: Final = 4 * 1024 * 1024
+"""RocketMQ's maxMessageSize default: the limit of a directory that was taken over from it, until somebody sets another."""
 
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
 """Largest Remoting frame, as in RocketMQ's NettyDecoder."""
@@ -39,5 +39,10 @@ LONG_TOPIC_PREFIX: Final = 94
 class MessageConfig:
     """Section `message`: what holds at every door. Processes of one installation should agree about it."""
 
-    body_bytes_max: int = setting(BODY_BYTES_MAX, least=64 * 1024, most=BODY_BYTES_CEILING)
-    """Largest body, at every door alike; it shrinks so that one record fits into a log segment."""
+    body_bytes_max: int | None = setting(None, least=64 * 1024, most=BODY_BYTES_CEILING)
+    """Largest body, at every door alike. Not set: 15 MiB, and 4 MiB where a broker's directory was taken over from RocketMQ; of several brokers the
+    smallest. It shrinks so that one record fits into a log segment."""
+
+    def within(self, announced: int) -> int:
+        """The limit of a door whose brokers announce theirs."""
+        return announced if self.body_bytes_max is None else min(self.body_bytes_max, announced)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gantrymq.model.errors import ConfigError
-from gantrymq.model.limits import BODY_BYTES_CEILING, BODY_BYTES_MAX
+from gantrymq.model.limits import BODY_BYTES_CEILING
 from gantrymq.model.settings import setting
 from gantrymq.store.schedule import DELAY_LEVELS, delays_of
 
@@ -37,8 +37,8 @@ class StoreConfig:
     acknowledged under `async`, at most 64 MiB."""
     flush_interval_ms: int = setting(500, least=1, most=60_000)
     """Asynchronous flush: at most this long until data is on stable storage."""
-    body_bytes_max: int = setting(BODY_BYTES_MAX, set_as="message.body_bytes_max")
-    """Largest body; the limit shrinks so that one record fits into a log segment."""
+    body_bytes_max: int | None = setting(None, set_as="message.body_bytes_max")
+    """Largest body; None: as the directory's past says (`MessageStore.body_bytes_max`)."""
     delay_levels: str = setting(DELAY_LEVELS, set_as="timer.delay_levels")
     """What a delay level means, level 1 first."""
     queue_files_max: int = setting(512, least=8, most=1_000_000)
@@ -85,7 +85,8 @@ class StoreConfig:
             if type(getattr(self, key)) is not bool:
                 raise ConfigError(f"store.{key} = {getattr(self, key)!r}: allowed are true and false")
         _check("flush_interval_ms", self.flush_interval_ms, 1, 60_000)
-        _check("body_bytes_max", self.body_bytes_max, 1, BODY_BYTES_CEILING)
+        if self.body_bytes_max is not None:
+            _check("body_bytes_max", self.body_bytes_max, 1, BODY_BYTES_CEILING)
         _check("queue_files_max", self.queue_files_max, 8, 1_000_000)
         _check("checkpoint_interval_ms", self.checkpoint_interval_ms, 100, 3_600_000)
         _check("file_reserved_hours", self.file_reserved_hours, 0, 1_000_000)

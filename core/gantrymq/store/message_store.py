@@ -15,6 +15,7 @@ from threading import Event, Lock
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.limits import BODY_BYTES_CEILING, BODY_BYTES_ROCKETMQ
 from gantrymq.model.names import check_stored_topic
 from gantrymq.model.properties import OWN_CRC_MARK, OWN_CRC_SIZE, has_own_crc
 from gantrymq.store.appender import Appender
@@ -47,7 +48,7 @@ from gantrymq.store.schedule import delays_of
 from gantrymq.store.start.doubts import TopicQueues
 from gantrymq.store.start.opening import Begin, Found, where_to_begin
 from gantrymq.store.start.replay import Replay
-from gantrymq.store.start.takeover import queues_end, refuse_unreadable
+from gantrymq.store.start.takeover import queues_end, refuse_unreadable, taken_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -103,7 +104,7 @@ class MessageStore(StoreReader, DerivedFiles):
         self._derived_synced = 0
         self._record_max = 0
         self._content_max = 0
-        self._body_max = config.body_bytes_max
+        self._body_max = config.body_bytes_max or BODY_BYTES_CEILING
         self._reserved = 0
         self._wake_at = 0
         self.ahead = Event()
@@ -146,6 +147,11 @@ class MessageStore(StoreReader, DerivedFiles):
     def record_bytes_max(self) -> int:
         """Largest record that fits a segment."""
         return self._record_max
+
+    @property
+    def body_bytes_max(self) -> int:
+        """Largest body: as it was set, else as the directory's past says; a record fits a segment."""
+        return min(self._body_max, self._content_max)
 
     @property
     def light_live_units(self) -> int:
@@ -209,6 +215,8 @@ class MessageStore(StoreReader, DerivedFiles):
                 self._ends, clean, own_crash, indexed, index_there, bool(anew & {"queues", "index"}),
             )
         )  # fmt: skip
+        if taken_over(self.files, self._own, begin.foreign) and self.config.body_bytes_max is None:
+            self._body_max = BODY_BYTES_ROCKETMQ
         self._lights.distrusted = begin.light_anew or "lights" in anew or bool(self._log.lost)
         report = self._recover(begin, own_crash, progress)
         self._index.load_slots()

@@ -35,6 +35,9 @@ class Line:
     def up(self) -> bool:
         return self.port is not None
 
+    def body_bytes_max(self) -> int:
+        return self.node.broker.store.body_bytes_max
+
     def __getattr__(self, name: str) -> Any:
         def call(*args: Any, **options: Any) -> None:
             answers = len(args) >= 2 and callable(args[-1]) and name != "watch"

@@ -642,3 +642,18 @@ def test_a_group_whose_disk_was_replaced_is_refused_under_its_old_name(caplog: p
     assert "another" in [group.name for group in port.ready_groups()]
     made = [queue(site, port, 10 + number)[0] for number in range(30)]
     assert not set(made) & set(lights)
+
+
+def test_the_limit_of_bodies_is_that_of_the_smallest_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site("a", "b")
+    port = site.gateway()
+    own = site.line(port, "a").body_bytes_max()
+    assert port.body_bytes_max() == own > 10_000
+    line = site.line(port, "b")
+    monkeypatch.setattr(line, "body_bytes_max", lambda: 10_000)
+    assert port.body_bytes_max() == 10_000
+    line.cut()
+    site.run()
+    assert port.body_bytes_max() == 10_000, "it may be back at any time"
+    port.groups[1].registered = False
+    assert port.body_bytes_max() == own

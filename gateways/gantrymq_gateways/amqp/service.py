@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import platform
 import secrets
+from dataclasses import replace
 from importlib import import_module
 from typing import Any, Final
 
 import anyio
 
 from gantrymq import __version__
+from gantrymq.broker.port import LogPort
 from gantrymq.metrics import Metrics
 from gantrymq.model.limits import MessageConfig
 from gantrymq.net.listen import ListenError
@@ -53,6 +55,22 @@ def server_properties(config: AmqpConfig, cluster: str) -> Table:
     }
     table: Table = [("capabilities", Field("F", capabilities))]
     return table + [(name, Field("S", value.encode())) for name, value in texts.items()]
+
+
+class Offer:
+    """What the next connection is offered: the limit of bodies is that of now."""
+
+    def __init__(self, settings: Settings, message: MessageConfig, port: LogPort) -> None:
+        self._settings = settings
+        self._message = message
+        self._port = port
+
+    def now(self) -> Settings:
+        """The same object as long as nothing changes."""
+        limit = self._message.within(self._port.body_bytes_max())
+        if limit != self._settings.body_bytes_max:
+            self._settings = replace(self._settings, body_bytes_max=limit)
+        return self._settings
 
 
 class AmqpService:
@@ -100,10 +118,11 @@ class AmqpService:
             channel_max=config.channel_max,
             frame_max=config.frame_max,
             heartbeat_s=config.heartbeat,
-            body_bytes_max=context.sections["message"].body_bytes_max,
         )
+        message: MessageConfig = context.sections["message"]
+        offer = Offer(settings, message, context.port)
         bound: tuple[str, int] = await context.listen(
-            context.asking(lambda: AmqpDoor(gateway, settings)), context.host, config.port
+            context.asking(lambda: AmqpDoor(gateway, offer.now())), context.host, config.port
         )
         if not config.loopback_guest_only and gateway.authority is None:
             warn_if_open(log, self.name, bound, "amqp.loopback_guest_only=false")

@@ -29,7 +29,7 @@ class Bridges:
                 gateway.rules,
                 gateway.shell.name,
                 number,
-                gateway.limits.packet_bytes_max,
+                gateway.limits_now().packet_bytes_max,
                 gateway.shell.clock.now_ms,
             )
             for number, connection in enumerate(found.connections)

@@ -109,7 +109,7 @@ class EventDoor(HttpDoor):
         """`authority`: asked who each request is from; None: nobody is asked."""
         around = publisher.around
         super().__init__(
-            around.clock.monotonic_ms, around.turn.in_slices, publisher.request_bytes_max, publisher.date_line
+            around.clock.monotonic_ms, around.turn.in_slices, publisher.request_bytes_max(), publisher.date_line
         )
         self._authority = authority
         self._asker: Asker | None = None

@@ -6,6 +6,7 @@ A large batch is decoded and submitted in slices, one per loop turn, so that it 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from email.utils import formatdate
 from operator import itemgetter
 from typing import Any, Final
@@ -36,13 +37,17 @@ Place = tuple[str, Mode]
 class Publisher:
     """What the connections of one door share for publishing."""
 
-    def __init__(self, port: LogPort, topics: LongTopics, around: Surroundings, body_bytes_max: int) -> None:
+    def __init__(self, port: LogPort, topics: LongTopics, around: Surroundings, limit: Callable[[], int]) -> None:
+        """`limit`: largest body, as it is now."""
         self.port = port
         self.around = around
         self._topics = topics
-        self._body_bytes_max = body_bytes_max
+        self._limit = limit
         self._date = (0, b"")
-        self.request_bytes_max = body_bytes_max * 4 // 3 + JSON_OVERHEAD_BYTES
+
+    def request_bytes_max(self) -> int:
+        """Largest body of a request: data may be base64 in JSON."""
+        return self._limit() * 4 // 3 + JSON_OVERHEAD_BYTES
 
     def date_line(self) -> bytes:
         """The Date header (RFC 9110 6.6.1), made once per second."""
@@ -75,8 +80,8 @@ class Publisher:
 
     def message_of(self, event: Event, native: str, now_ms: int) -> Message:
         """The message of an event. Raises GantryError if it is too large."""
-        if len(event.data) > self._body_bytes_max:
-            text = f"the data has {len(event.data)} bytes, at most {self._body_bytes_max} are allowed"
+        if len(event.data) > (limit := self._limit()):
+            text = f"the data has {len(event.data)} bytes, at most {limit} are allowed"
             raise GantryError(ErrorCode.MESSAGE_TOO_LARGE, text)
         return to_message(event, native, now_ms)
 

@@ -122,7 +122,8 @@ class CloudEventsService:
         except TimeoutError:
             log.warning("cloudevents: the broker is not reachable yet; requests are answered 503 until it is")
         self._registry, self._client = registry, client
-        publisher = Publisher(port, topics, around, context.sections["message"].body_bytes_max)
+        message: MessageConfig = context.sections["message"]
+        publisher = Publisher(port, topics, around, lambda: message.within(port.body_bytes_max()))
         names = HostNames(context.host, context.host_names)
         doors = context.asking(lambda: EventDoor(publisher, registry, names, config.allow_anonymous, authority))
         bound: Any = await context.listen(doors, context.host, config.port)

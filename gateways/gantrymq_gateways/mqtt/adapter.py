@@ -88,7 +88,7 @@ class MqttDoor(Peer):
     def __init__(self, gateway: MqttGateway) -> None:
         self._gateway = gateway
         now_ms = gateway.shell.clock.monotonic_ms()
-        self.connection = MqttConnection(gateway.limits, gateway.known_topics, now_ms, gateway.counts)
+        self.connection = MqttConnection(gateway.limits_now(), gateway.known_topics, now_ms, gateway.counts)
         self._link: Link | None = None
         self._outlet: Outlet | None = None
         self._inflow: Inflow | None = None
@@ -636,7 +636,7 @@ class MqttDoor(Peer):
         config = self._gateway.config
         properties = connack_properties(
             self._terms,
-            self._gateway.limits.packet_bytes_max,
+            self.connection.packet_bytes_max,
             config.awaiting_rel_max,
             config.topic_alias_max,
             self._assigned,

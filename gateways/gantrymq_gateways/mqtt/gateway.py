@@ -13,7 +13,7 @@ from gantrymq import __version__
 from gantrymq.broker.port import BrokerPort, Outcome
 from gantrymq.metrics import Metrics
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.model.limits import BODY_BYTES_MAX
+from gantrymq.model.limits import MessageConfig
 from gantrymq.model.message import Message
 from gantrymq.net.api import Wheel
 from gantrymq.net.procedures.driver import Steps, call, pause, run
@@ -102,8 +102,9 @@ class Peer:
 class MqttGateway:
     """Shared state; `ready` once the tables are read and the tap is open."""
 
-    def __init__(self, shell: Shell, config: MqttConfig, body_bytes_max: int = BODY_BYTES_MAX) -> None:
+    def __init__(self, shell: Shell, config: MqttConfig, message: MessageConfig | None = None) -> None:
         self.shell = shell
+        self._message = message = message or MessageConfig()
         self.config = config
         self.ready = False
         self._on_ready: Callable[[GantryError | None], None] | None = None
@@ -113,7 +114,9 @@ class MqttGateway:
         self.targets = Targets(self.long_topics, self.rules, parse_rewriting(config.rewrite))
         self.known_topics: set[bytes] = set()
         self.counts = Counts()
-        self.kept = RetainedStore(config.retained_max, config.retained_bytes_max, body_bytes_max)
+        self.kept = RetainedStore(
+            config.retained_max, config.retained_bytes_max, message.within(shell.port.body_bytes_max())
+        )
         port = shell.port
         self.fanout = Fanout(port, self.topics, shell.clock.now_ms, self.rules)
         waiting_max = max(RETAINED_WAITING_MAX, RETAINED_WAITING_FILTERS * config.retained_max)
@@ -139,13 +142,7 @@ class MqttGateway:
         self.backlog_dropped = tools.backlog_dropped
         self.lifecycle = Lifecycle(port, tools, self.fanout, self.kept, shell.clock.now_ms, shell.name, config)
         self.overfull = Overfull(port, self.lifecycle)
-        self.limits = ConnectionLimits(
-            body_bytes_max + HEADER_BYTES_MAX,
-            config.connect_timeout_ms,
-            body_bytes_max if config.refused_publish == "dead_letter" else 0,
-            config.keep_alive_s_max,
-            config.topic_alias_max,
-        )
+        self._limits = self._limits_with(self.kept.body_bytes_max)
         self.authority: Authority | None = None
         """Who knows the users; None without authentication."""
         self.authenticate: Authenticate = anonymous(config.allow_anonymous)
@@ -163,6 +160,24 @@ class MqttGateway:
         self._stopped = False
         self._life = 0
         """Counts comings of the broker: answers to procedures of an earlier one are not ours any more."""
+
+    def limits_now(self) -> ConnectionLimits:
+        """Of a connection that begins now: the brokers' limit of bodies may be another one than it was."""
+        most = self._message.within(self.shell.port.body_bytes_max())
+        if most != self.kept.body_bytes_max:
+            self.kept.body_bytes_max = most
+            self._limits = self._limits_with(most)
+        return self._limits
+
+    def _limits_with(self, body_bytes_max: int) -> ConnectionLimits:
+        config = self.config
+        return ConnectionLimits(
+            body_bytes_max + HEADER_BYTES_MAX,
+            config.connect_timeout_ms,
+            body_bytes_max if config.refused_publish == "dead_letter" else 0,
+            config.keep_alive_s_max,
+            config.topic_alias_max,
+        )
 
     def show(self, metrics: Metrics) -> None:
         """Register what is counted."""

@@ -13,7 +13,7 @@ from typing import Final
 
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.model.limits import BODY_BYTES_MAX
+from gantrymq.model.limits import BODY_BYTES_CEILING
 from gantrymq_gateways.mqtt.topics.rules import LEVELS_MAX
 
 TABLE: Final = "mqtt_retained"
@@ -110,7 +110,7 @@ def topics_of_row(key: str, value: bytes) -> list[str]:
 class RetainedStore:
     """The table in memory, indexed by levels. Writes of this process count from `stored`, those of others from `changed`."""
 
-    def __init__(self, count_max: int, bytes_max: int, body_bytes_max: int = BODY_BYTES_MAX) -> None:
+    def __init__(self, count_max: int, bytes_max: int, body_bytes_max: int = BODY_BYTES_CEILING) -> None:
         self._root = _Level()
         self._by_key: dict[str, Retained] = {}
         self._pending: dict[str, list[bytes | None]] = {}

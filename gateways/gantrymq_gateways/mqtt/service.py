@@ -59,7 +59,7 @@ class MqttService:
         if context.port is None:
             raise RuntimeError("the mqtt service starts after the broker")
         shell = Shell(context.port, context.clock, context.turn, context.wheel)
-        gateway = self._gateway = MqttGateway(shell, config, context.sections["message"].body_bytes_max)
+        gateway = self._gateway = MqttGateway(shell, config, context.sections["message"])
         answered = anyio.Event()
         failures: list[GantryError] = []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gantrymq.model.limits import BODY_BYTES_MAX
+from gantrymq.model.limits import BODY_BYTES_CEILING
 from gantrymq.net.testing import FakeLink, ManualClock, ManualTurn, ManualWheel
 from gantrymq_gateways.amqp.config import AmqpConfig
 from gantrymq_gateways.amqp.door import AmqpDoor
@@ -96,7 +96,7 @@ class Server:
     """A gateway over a port, and its clock."""
 
     def __init__(self, port: FakePort | None = None, config: AmqpConfig | None = None, mode: str = "immediate") -> None:
-        self.body_bytes_max = BODY_BYTES_MAX
+        self.body_bytes_max = BODY_BYTES_CEILING
         self.port = port or FakePort(mode=mode, routes={"amqp": AmqpRoutes})
         self.config = config or AmqpConfig()
         self.properties = server_properties(self.config, "test")

@@ -89,7 +89,7 @@ CHANNEL = [
     ("ack single zero", call(1, "basic.ack", 0, False), 406, "PRECONDITION_FAILED - unknown delivery tag 0", "basic.ack"),
     ("nack beyond", call(1, "basic.nack", 5, True, True), 406, "PRECONDITION_FAILED - unknown delivery tag 5", "basic.nack"),
     ("reject unknown", call(1, "basic.reject", 7, True), 406, "PRECONDITION_FAILED - unknown delivery tag 7", "basic.reject"),
-    ("too large", call(1, "basic.publish", 0, "", "q", False, False) + HEADER.pack(2, 1, 14, 60, 0, 1 << 40) + b"\0\0\xce", 406, "PRECONDITION_FAILED - message size 1099511627776 is larger than configured max size 4194304", "basic.publish"),
+    ("too large", call(1, "basic.publish", 0, "", "q", False, False) + HEADER.pack(2, 1, 14, 60, 0, 1 << 40) + b"\0\0\xce", 406, "PRECONDITION_FAILED - message size 1099511627776 is larger than configured max size 15728640", "basic.publish"),
     ("negative time to live", queue_declare("new", args=[("x-message-ttl", Field("I", -1))]), 406, "PRECONDITION_FAILED - invalid arg 'x-message-ttl' for queue 'new' in vhost '/': {value_negative,-1}", "queue.declare"),
     ("time to live as text", queue_declare("new", args=[("x-message-ttl", Field("S", b"1"))]), 406, "PRECONDITION_FAILED - invalid arg 'x-message-ttl' for queue 'new' in vhost '/': \"expected integer, got longstr\"", "queue.declare"),
     ("time to live too long", queue_declare("new", args=[("x-message-ttl", Field("l", 1 << 32))]), 406, "PRECONDITION_FAILED - invalid arg 'x-message-ttl' for queue 'new' in vhost '/': {value_too_large,4294967296}", "queue.declare"),

@@ -81,7 +81,7 @@ class Rig:
         numbers = itertools.count(1)
         self.registry = Registry(self.host, LOOPBACK, lambda: f"id{next(numbers)}s{seed}", 20)
         self.registry.start()
-        self.publisher = Publisher(self.port, self.topics, around, 1 << 20)
+        self.publisher = Publisher(self.port, self.topics, around, lambda: 1 << 20)
         names = HostNames("127.0.0.1", ("h",))
         self.link = FakeLink(self.wheel, self.turn)
         self.link.attach(EventDoor(self.publisher, self.registry, names, anonymous, authority))

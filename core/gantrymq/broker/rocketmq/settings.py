@@ -140,7 +140,7 @@ def present(broker: Configured) -> dict[str, Any]:
         "brokerName": config.name,
         "brokerClusterName": config.cluster,
         "brokerId": config.id,
-        "maxMessageSize": store.body_bytes_max,
+        "maxMessageSize": broker.store.body_bytes_max,
         "mappedFileSizeCommitLog": store.commitlog_file_size,
         "mappedFileSizeConsumeQueue": store.consumequeue_file_size,
         "maxHashSlotNum": store.index_slots,

@@ -19,7 +19,7 @@ from gantrymq.remoting.constants import RequestCode
 from gantrymq.remoting.overview_codes import SEND_BLOCK
 
 BATCH_BYTES_MAX: Final = 1024 * 1024
-"""Of one request; a broker's limit is 4 MiB by default, and a request that is tried again should not be large."""
+"""Of one request; a RocketMQ broker's limit is 4 MiB by default, and a request that is tried again should not be large."""
 BATCH_MAX: Final = 1000
 """Messages of one request."""
 ROW_BYTES: Final = 64

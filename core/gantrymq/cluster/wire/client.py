@@ -38,6 +38,7 @@ from gantrymq.cluster.wire.codec import (
     unpack_stored,
 )
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.limits import BODY_BYTES_CEILING
 from gantrymq.model.message import Message
 from gantrymq.model.queue_policy import Policy, policy_to
 from gantrymq.remoting import codec
@@ -150,6 +151,8 @@ class RemoteBrokerPort:
         self._states: list[Callable[[bool], None]] = []
         self._round = 0
         """Sent with every submit: the broker refuses what was sent behind a refused one before its answer came."""
+        self._body_bytes_max = BODY_BYTES_CEILING
+        """What the broker announced last; it says so again with each hello."""
         self.up = False
         self._on_close = on_close
 
@@ -165,7 +168,11 @@ class RemoteBrokerPort:
 
     def hello(self, token: Any, on_done: Done) -> None:
         """Also a sign of life."""
-        self._call(GatewayCode.HELLO, [PROTOCOL_VERSION], token, on_done)
+        self._call(GatewayCode.HELLO, [PROTOCOL_VERSION], token, on_done, self._greeted)
+
+    def _greeted(self, answer: list[int]) -> int:
+        version, self._body_bytes_max = answer
+        return version
 
     def ready(self) -> None:
         """The broker answered: tell who waits for it."""
@@ -291,6 +298,9 @@ class RemoteBrokerPort:
             self._send(codec.encode(Command(code, None, encode_body(arguments), self._opaque, FLAG_ONEWAY)))
 
     # BrokerPort; see broker/port.py.
+
+    def body_bytes_max(self) -> int:
+        return self._body_bytes_max
 
     def submit(
         self,

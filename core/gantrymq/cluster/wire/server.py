@@ -268,7 +268,7 @@ class GatewaySession:
                 ),
             )
             return
-        done(token, PROTOCOL_VERSION)
+        done(token, [PROTOCOL_VERSION, self._port.body_bytes_max()])
 
     def _add_route(self, row: RouteRow, token: Command, done: Callable[[Any, Any], None]) -> None:
         self._port.add_route(Route(row.route_id, row.kind, row.topic, row.expression, row.light), token, done)

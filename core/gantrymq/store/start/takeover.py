@@ -2,6 +2,8 @@
 
 Such a directory has none of our positions (`D/gantry`). What a real broker did to one of ours in the meantime is found by the same
 means: its queues say how far it came, and a position of ours that is no record's begin any more gives way to its segment's.
+
+`D/gantry/taken_over` says for good that the directory was such a broker's: who reads it may be RocketMQ's, and bodies stay as small as there.
 """
 
 from __future__ import annotations
@@ -83,6 +85,16 @@ def is_foreign(files: FileSystem, store: Path, names: list[str]) -> bool:
     Otherwise all of it is replayed from the first record, light queues included.
     """
     return files.exists(store / "config" / "topics.json") and not any(name.startswith(SYSTEM_PREFIX) for name in names)
+
+
+def taken_over(files: FileSystem, own: Path, foreign: bool) -> bool:
+    """Whether a real broker began this directory. `foreign`: it was found so just now, and is noted before any position of ours."""
+    mark = own / "taken_over"
+    if foreign and not files.exists(mark):
+        files.close(files.open(mark, True))
+        files.sync_dir(own)
+        return True
+    return files.exists(mark)
 
 
 def foreign_start(files: FileSystem, store: Path, log_: CommitLog, queues: QueueTable, clean: bool) -> int:

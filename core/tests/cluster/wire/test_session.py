@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gantrymq.cluster.wire import client as gateway_client
-from gantrymq.cluster.wire.codec import GatewayCode, decode_body, encode_body, unpack_error
+from gantrymq.cluster.wire.codec import PROTOCOL_VERSION, GatewayCode, decode_body, encode_body, unpack_error
 from gantrymq.cluster.wire.server import CONTINUATIONS_MAX, STATS_MAX, GatewaySession
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.limits import FRAME_BYTES_MAX
@@ -126,3 +126,14 @@ def test_a_lease_given_up_late_is_not_the_one_that_was_taken_since(bench: Bench)
     assert lost == ["first", "second"]
     bench.port.drop_lease("c", second)
     assert bench.call("take_lease", "c", False, lost.append).code is ErrorCode.LEASE_HELD
+
+
+def test_a_broker_announces_its_limit_of_bodies(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert bench.wire is not None
+    port = bench.wire.port
+    monkeypatch.setattr(bench.broker.store, "body_bytes_max", 70_000)
+    said: list[Any] = []
+    port.hello(None, lambda token, result: said.append(result))
+    bench.wire.drain()
+    assert said == [PROTOCOL_VERSION]
+    assert port.body_bytes_max() == 70_000

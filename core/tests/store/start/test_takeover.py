@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from gantrymq.model import properties as props
-from gantrymq.model.errors import StoreCorruptError
+from gantrymq.model.errors import ErrorCode, StoreCorruptError
+from gantrymq.model.limits import BODY_BYTES_CEILING, BODY_BYTES_ROCKETMQ
 from gantrymq.model.message import Message
 from gantrymq.model.names import SCHEDULE_TOPIC
 from gantrymq.model.properties import OWN_CRC, has_own_crc, own_crc_is_right
@@ -19,7 +20,7 @@ from gantrymq.store.message_store import MessageStore
 from gantrymq.store.schedule import DELAYS_MS, schedule_code
 from gantrymq.store.start.takeover import refuse_unreadable
 from gantrymq.store.testing import MemoryFileSystem
-from tests.store.rocketmq_fixture import STATES, unpack
+from tests.store.rocketmq_fixture import STATES, unpack, with_large_segments
 
 
 class FixedClock:
@@ -255,3 +256,48 @@ def test_users_in_rocksdb_are_no_reason() -> None:
         files.make_dirs(Path("/d/store/config/users"))
         files.close(files.open(Path("/d/store/config/users") / name, True))
     refuse_unreadable(files, Path("/d/store"))
+
+
+def test_bodies_stay_as_small_as_rocketmqs_for_good(tmp_path: Path) -> None:
+    with_large_segments(tmp_path)
+    for _ in range(3):
+        store = opened(tmp_path)
+        assert store.body_bytes_max == BODY_BYTES_ROCKETMQ
+        larger = Message("Plain", bytes(BODY_BYTES_ROCKETMQ + 1), b"", queue_id=0)
+        assert store.check(larger) is ErrorCode.MESSAGE_TOO_LARGE
+        store.close()
+
+
+def test_a_taken_over_directory_takes_what_its_operator_says(tmp_path: Path) -> None:
+    with_large_segments(tmp_path)
+    config = StoreConfig(body_bytes_max=BODY_BYTES_CEILING)
+    store = MessageStore(OsFileSystem(), tmp_path, config, FixedClock())
+    store.load()
+    assert store.body_bytes_max == BODY_BYTES_CEILING
+    store.close()
+    assert opened(tmp_path).body_bytes_max == BODY_BYTES_ROCKETMQ, "the mark was made though a limit was set"
+
+
+def test_the_mark_is_there_before_any_position_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_large_segments(tmp_path)
+
+    def killed(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(MessageStore, "_recover", killed)
+    with pytest.raises(KeyboardInterrupt):
+        opened(tmp_path)
+    monkeypatch.undo()
+    assert opened(tmp_path).body_bytes_max == BODY_BYTES_ROCKETMQ
+
+
+def test_a_directory_of_ours_takes_the_largest(tmp_path: Path) -> None:
+    for _ in range(2):
+        store = opened(tmp_path)
+        assert store.body_bytes_max == BODY_BYTES_CEILING
+        store.close()
+    small = StoreConfig(commitlog_file_size=1 << 20)
+    store = MessageStore(OsFileSystem(), tmp_path / "small", small, FixedClock())
+    store.load()
+    assert 900_000 < store.body_bytes_max < 1 << 20, "a record fits a segment"
+    store.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from gantrymq.model.limits import BODY_BYTES_MAX
+from gantrymq.model.limits import BODY_BYTES_CEILING
 from gantrymq_gateways.amqp.wire.assembling import Total
 from gantrymq_gateways.amqp.wire.constants import Method
 from gantrymq_gateways.amqp.wire.values import Table
@@ -19,7 +19,7 @@ class Settings:
     channel_max: int = 2047
     frame_max: int = 131072
     heartbeat_s: int = 60
-    body_bytes_max: int = BODY_BYTES_MAX
+    body_bytes_max: int = BODY_BYTES_CEILING
     assembling: Total = field(default_factory=Total)
     """Shared by all connections."""
 

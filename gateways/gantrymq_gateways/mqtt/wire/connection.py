@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from gantrymq.model.limits import BODY_BYTES_MAX
+from gantrymq.model.limits import BODY_BYTES_CEILING
 from gantrymq.net.held.outbound import LARGE_BYTES, Pieces, gathered
 from gantrymq_gateways.mqtt.wire import codec
 from gantrymq_gateways.mqtt.wire import constants as c
@@ -101,7 +101,7 @@ def stranger(head: bytes) -> str:
 class ConnectionLimits:
     """What one connection may ask of us."""
 
-    packet_bytes_max: int = BODY_BYTES_MAX + HEADER_BYTES_MAX
+    packet_bytes_max: int = BODY_BYTES_CEILING + HEADER_BYTES_MAX
     """Remaining length of any packet: the largest body of the native model with the longest topic."""
     connect_timeout_ms: int = 10_000
     """From the accepted socket to CONNECT: a silent stranger costs memory."""
@@ -219,6 +219,11 @@ class MqttConnection:
         self.outbox: list[bytes] = []
         """Encoded pieces in order, always this list; the delivery path appends to it directly and adds to `outbox_bytes`."""
         self.outbox_bytes = 0
+
+    @property
+    def packet_bytes_max(self) -> int:
+        """Largest packet that this connection takes."""
+        return self._limits.packet_bytes_max
 
     def receive_data(self, data: bytes, now_ms: int) -> list[Event]:
         """Events of all packets that are complete now. While CONNECT is unanswered everything is held back."""

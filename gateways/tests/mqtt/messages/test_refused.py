@@ -150,12 +150,12 @@ def test_dead_letters_of_a_client_have_a_budget() -> None:
 def test_a_packet_larger_than_any_message_comes_as_parts() -> None:
     world = World(refused_publish="dead_letter")
     limits = ConnectionLimits(100 + 65_552, part_bytes=100)
-    world.gateway.limits = limits
+    world.gateway._limits = limits
     client = world.client("poor")
     body = bytes(range(256)) * 300
     client.send(Publish(b"t/u", body, 2, 7), Publish(b"t", b"next", 2, 8))
     assert client.closed  # 768 letters are over the budget of a second
-    world.gateway.limits = ConnectionLimits(100 + 65_552, part_bytes=40_000)
+    world.gateway._limits = ConnectionLimits(100 + 65_552, part_bytes=40_000)
     other = world.client("other")
     other.send(Publish(b"t/u", body, 2, 7), Publish(b"t", b"next", 2, 8))
     assert other.packets == [Ack(c.PUBACK, 7), Ack(c.PUBACK, 8)]
