@@ -82,9 +82,10 @@ def say(link: FakeLink, said: list[bytes], chance: random.Random) -> Iterator[No
 
 def attack(
     make: Callable[[], Door], said: list[bytes], chance: random.Random, shell: tuple[ManualWheel, ManualTurn], count: int,
-    trusted: float = 0,
+    trusted: float = 0, held_max: int = UNKNOWN_BYTES,
 ) -> None:  # fmt: skip
-    """So many at a threshold: none is let in, none may stay. `trusted`: the share that comes from this machine."""
+    """So many at a threshold: none is let in, none may stay. `trusted`: the share that comes from this machine; `held_max`: bytes that one may
+    make the door hold."""
     wheel, turn = shell
     for first in range(0, count, TOGETHER):
         links = []
@@ -94,7 +95,7 @@ def attack(
             link.attach(Threshold(make(), Terms(UNKNOWN_MS, UNKNOWN_BYTES, wheel)))
             for _ in say(link, said, chance):
                 assert isinstance(link.door, Threshold), "a stranger was let in"
-                assert link.door.inbound_bytes() <= UNKNOWN_BYTES
+                assert link.door.inbound_bytes() <= held_max
             links.append(link)
         for link in links:
             if link.closed_by is None and chance.random() < 0.2:
