@@ -422,6 +422,8 @@ class Server:
                     authentication = import_module("gantrymq.launch.authentication")  # only where it is on
                     own = (self._wheel, self._turn.at_deliver, self._clock.now_ms)
                     self._shared["auth"] = authentication.authority_of(plan.auth, *own)
+                    if self._shared["auth"].backend is not None:
+                        self._shared["auth"].backend.show(self._shared["metrics"])
                 await self._start_one(service)
             except ConfigError as error:
                 complain(f"{service.name}: {error}")

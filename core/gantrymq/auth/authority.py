@@ -30,6 +30,7 @@ from gantrymq.auth.tokens.verify import TokenError
 from gantrymq.net.held.addresses import address_of
 
 if TYPE_CHECKING:
+    from gantrymq.auth.outside.backend import Backend
     from gantrymq.net.tls.identity import Certificate
 
 log = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ CONFIGURE, WRITE, READ = range(3)
 ADMIN: Final = Decision(True, "administrator")
 GONE: Final = Decision(False, "the user was deleted or disabled")
 EXPIRED: Final = Decision(False, "the token has expired")
+ENDED: Final = Decision(False, "the login has expired")
 OVER: Final = Decision(False, "the token has expired or was deleted")
 NOT_LOADED: Final = "users are not known yet: come again"
 
@@ -79,6 +81,8 @@ class Identity:
             token = self.token
             self._user = authority.user(self.name) if token is None else authority.user_of(token)
             policies = authority.policies_of(self.name, None if token is None else token.groups)
+            if token is not None and token.policy is not None:
+                policies.append(token.policy)
             self._rights = Rights(policies, self.name, self.client_id, self.address)
         if self._token_is_over():
             self._user = None
@@ -94,11 +98,15 @@ class Identity:
         """Why it is not alive."""
         if not self._token_is_over():
             return GONE
+        if self.token is not None and self.token.by_backend:
+            return ENDED
         return EXPIRED if self.own_token is None else OVER
 
     @property
     def farewell(self) -> str:
         """What a door says whose client is not alive any more."""
+        if self.gone is ENDED:
+            return f"the login of user {self.name} has expired"
         if self.gone is not GONE:
             return f"the token of user {self.name} {self.gone.rule.removeprefix('the token ')}"
         return f"user {self.name} was deleted or disabled"
@@ -113,20 +121,24 @@ class Identity:
     @property
     def has_token(self) -> bool:
         """It came with a token, and may come with another one while it is connected."""
-        return self.token is not None or self.own_token is not None
+        return self.own_token is not None or (self.token is not None and not self.token.by_backend)
 
     @property
     def came_with(self) -> str:
         """For the audit trail; empty: no token."""
         if self.own_token is not None:
             return f"token {self.own_token.id}"
-        return "token" if self.token is not None else ""
+        if self.token is None:
+            return ""
+        return "HTTP back end" if self.token.by_backend else "token"
 
     def ends_in_ms(self) -> int | None:
         """How long its token is good; None: as long as its user is there."""
         if self.own_token is not None:
             return max(self.own_token.expires_ms - self._authority.audit.now_ms(), 0)
         token, tokens = self.token, self._authority.tokens
+        if token is not None and token.by_backend:
+            return max(token.expires_ms - self._authority.audit.now_ms(), 0)
         return None if token is None or tokens is None else max(token.expires_ms - tokens.now_ms(), 0)
 
     @property
@@ -262,6 +274,8 @@ class Authority:
         self.config = config
         self.logins = logins
         self.audit = audit
+        self.backend: Backend | None = None
+        """Where users without an account are asked for elsewhere."""
         self.keys: Keys | None = None
         """Only where secrets are checked: at a broker."""
         self.replace_row: Callable[[User, User], None] | None = None
@@ -395,6 +409,11 @@ class Authority:
         """Of a user who has shown who he is."""
         return Identity(self, name, client_id, address)
 
+    def explained(self, name: str, client_id: str, address: str) -> Identity:
+        """As `identity`; of somebody without an account as the HTTP back end said last, where it was asked here."""
+        found = self.backend.user_of(name) if self.backend is not None and name not in self._users else None
+        return Identity(self, name, client_id, address, found)
+
     def anonymous(self, client_id: str, address: str, guest: str = "") -> Identity | None:
         """Who a client without a name is; None: it may not come in. `guest`: of its listener (`net.api.Link`)."""
         name = guest or ANONYMOUS
@@ -408,9 +427,18 @@ class Authority:
         if (self.tokens is not None or own.looks_like_one(password)) and is_token(password):
             on_done(*self.by_token(password, client_id, address))
             return
+        host = address_of(address)
+        if self.backend is not None and name not in self._users:
+
+            def answered(found: TokenUser | None, why: str) -> None:
+                if found is not None and self.user_of(found) is None:
+                    found, why = None, "the user changed meanwhile"
+                on_done(None if found is None else Identity(self, name, client_id, address, found), why)
+
+            self.backend.login(name, password, client_id, host, answered)
+            return
         user = self.user(name)
         known = user.password if user is not None else ""
-        host = address_of(address)
 
         def answer(why: str) -> None:
             now = self.user(name)
@@ -474,11 +502,13 @@ class Authority:
 
     def is_over(self, token: TokenUser) -> bool:
         """It has expired, or no tokens are taken any more."""
+        if token.by_backend:
+            return self.backend is None or self.audit.now_ms() >= token.expires_ms
         return self.tokens is None or self.tokens.now_ms() >= token.expires_ms
 
     def is_nobody(self, name: str) -> bool:
-        """No user can be it any more: there is no account, and no token may say so."""
-        return name not in self._users and self.tokens is None
+        """No user can be it any more: there is no account, and nobody else may say so."""
+        return name not in self._users and self.tokens is None and self.backend is None
 
     def by_certificate(self, certificate: Certificate | None, client_id: str, address: str) -> Identity | None:
         """Whoever a verified client certificate names; None: nobody here."""

@@ -38,6 +38,37 @@ class AuthConfig:
     certificate_user: Literal["none", "cn", "subject", "dns", "email", "uri"] = setting(
         "cn", "which name of a client certificate is the user's"
     )
+    http_url: str = setting(
+        "",
+        "URL with https of a service that is asked for users who have no account here when they log in with a password, and says what they may; empty: there are none",
+    )
+    http_format: Literal["form", "json"] = setting("form", "how it is asked, by POST")
+    http_ca: str = setting("", "file with the CAs of its certificate; empty: the system's")
+    http_header_file: str = setting(
+        "", "file with one line NAME: VALUE that is sent with each request: how the service knows who asks"
+    )
+    http_timeout_ms: int = setting(
+        2_000,
+        "an answer takes no longer, connection and waiting for others each; then nobody is let in",
+        least=50,
+        most=60_000,
+    )
+    http_requests_max: int = setting(
+        16, "requests that are under way at once; more wait, as many as logins may", least=1, most=1_000
+    )
+    http_answer_bytes_max: int = setting(
+        65_536, "an answer that is longer, with its head, is none", least=1_024, most=16 * 1024 * 1024
+    )
+    http_cache_ms: int = setting(
+        60_000, "an answer that let somebody in is known so long, by a keyed hash in memory", least=0, most=86_400_000
+    )
+    http_cached_max: int = setting(10_000, "answers that are known; the oldest are forgotten", least=1, most=1_000_000)
+    http_session_ms: int = setting(
+        86_400_000,
+        "a connection of a user whom the service let in ends after so long, and may come again; an answer may say less",
+        least=1_000,
+        most=30 * 86_400_000,
+    )
     verified_ms: int = setting(
         600_000,
         "a password that was right is known so long, by a keyed hash in memory: a fleet that reconnects is not hashed again",

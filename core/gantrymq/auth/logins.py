@@ -33,7 +33,8 @@ Answer = Callable[[str], None]
 WRONG: Final = "the user name or password is wrong"
 BUSY: Final = "too many logins wait: come again"
 CROWDED: Final = "too many logins from your address wait: come again"
-AGAIN: Final = (BUSY, CROWDED)
+AWAY: Final = "the service that knows the users does not answer: come again"
+AGAIN: Final = (BUSY, CROWDED, AWAY)
 """Answers to who was not asked."""
 
 
@@ -109,6 +110,17 @@ class Logins:
             return False
         return True
 
+    def wait_elsewhere(self, address: str, answer: Answer) -> bool:
+        """One more waits for somebody else's answer, until `waited_elsewhere`; False: too many do, and `answer` has it."""
+        if not self._may_wait(address, answer):
+            return False
+        self._wait(address)
+        return True
+
+    def waited_elsewhere(self, address: str) -> None:
+        """It waits no more."""
+        self._go_on(address)
+
     def _wait(self, address: str) -> None:
         self.waiting += 1
         self._waiting_by_address[address] += 1
@@ -120,7 +132,7 @@ class Logins:
             del self._waiting_by_address[address]
 
     def _check(self, user: str, known: str, password: str, address: str, answer: Answer) -> None:
-        key = self._key(user, known, password)
+        key = self.key(user, known, password)
         until_ms = self._known.get(key, 0) if known else 0
         if until_ms > self._timer.now_ms():
             answer("")
@@ -170,8 +182,8 @@ class Logins:
         """The user's next failure is its first."""
         self._failures.forget(user, address)
 
-    def _key(self, user: str, known: str, password: str) -> bytes:
-        """Different for every hash that the user ever had: a changed password is not remembered."""
+    def key(self, user: str, known: str, password: str) -> bytes:
+        """Keyed by a secret of this process. Different for every hash that the user ever had: a changed password is not remembered."""
         parts = [text.encode("utf-8", "surrogatepass") for text in (user, known, password)]
         return hmac.digest(self.seed, b"".join([len(part).to_bytes(4, "big") + part for part in parts]), "sha256")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import ssl
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,13 +21,16 @@ from gantrymq.auth.config import AuthConfig
 from gantrymq.auth.failures import Failures
 from gantrymq.auth.keys import KEY_FILE, KeyFileError, add_key, read_keys
 from gantrymq.auth.logins import Logins
+from gantrymq.auth.outside.answers import FORM, JSON, header_of
+from gantrymq.auth.outside.backend import Backend, Exchange
 from gantrymq.auth.rows import POLICIES, TOKENS, USERS, User, check_name, encode
 from gantrymq.auth.sasl.scram import hashes_of
-from gantrymq.auth.tokens.key_ring import KeyRing, loader_of
+from gantrymq.auth.tokens.key_ring import KeyRing, check_url, loader_of
 from gantrymq.auth.tokens.tokens import Tokens
 from gantrymq.broker.port import BrokerPort
 from gantrymq.model.errors import ConfigError, GantryError
 from gantrymq.net.api import Wheel
+from gantrymq.net.dial.page import post
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +57,28 @@ def authority_of(
     )
     audit = Audit(wheel, now_ms, f"{gethostname()}:{os.getpid()}")
     tokens = _tokens_of(config, wheel, now_ms) if config.jwt_keys else None
-    return Authority(config, logins, soon, audit, partial(hashes_of, with_verifier=config.scram), tokens)
+    authority = Authority(config, logins, soon, audit, partial(hashes_of, with_verifier=config.scram), tokens)
+    if config.http_url:
+        authority.backend = Backend(config, logins, wheel, now_ms, _exchange_of(config))
+    return authority
+
+
+def _exchange_of(config: AuthConfig) -> Exchange:
+    """Raises `ConfigError`: what is wrong with files is said at the start."""
+    try:
+        secure = check_url(config.http_url)
+        tls = ssl.create_default_context(cafile=config.http_ca or None) if secure else None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f'auth.http_url = "{config.http_url}": {error}') from error
+    headers = b"Content-Type: " + (FORM if config.http_format == "form" else JSON) + b"\r\n"
+    if config.http_header_file:
+        try:
+            headers += header_of(Path(config.http_header_file).read_text(encoding="ascii"))
+        except (OSError, ValueError) as error:
+            why = "it is not ASCII" if isinstance(error, UnicodeError) else error
+            raise ConfigError(f'auth.http_header_file = "{config.http_header_file}": {why}') from None
+    timeout_s, bytes_max = config.http_timeout_ms / 1000, config.http_answer_bytes_max
+    return lambda body: post(config.http_url, headers, body, timeout_s, bytes_max, tls)
 
 
 def _tokens_of(config: AuthConfig, wheel: Wheel, now_ms: Callable[[], int]) -> Tokens:

@@ -68,7 +68,8 @@ def identify(authority: Authority, connect: Connect, link: Link, answer: Identif
 
         def done(identity: Identity | None, why: str) -> None:
             how = (identity.came_with if identity is not None else "") or "password"
-            tell(identity, _verdict(identity, Reason.BAD_USER_NAME_OR_PASSWORD, why), how=how)
+            reason = Reason.SERVER_BUSY if why in AGAIN else Reason.BAD_USER_NAME_OR_PASSWORD
+            tell(identity, _verdict(identity, reason, why), how=how)
 
         authority.login(connect.user_name, password, client_id, link.peer, done)
         return

@@ -108,12 +108,18 @@ def loader_of(source: str) -> Load:
     """Of `auth.jwt_keys`: a path, or a URL with https (http to this machine alone). Raises ValueError."""
     if "://" not in source:
         return lambda: _file(Path(source))
+    check_url(source)
+    return lambda: _url(source)
+
+
+def check_url(source: str) -> bool:
+    """Whether it has TLS. Raises ValueError for a URL that may not say who comes in, and OSError."""
     parts = urlsplit(source)
     if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.hostname or "")):
         raise ValueError("a file, or a URL with https: whoever answers decides who comes in")
     if parts.username is not None:
         raise ValueError("a URL without user and password: they would stand in logs")
-    return lambda: _url(source)
+    return parts.scheme == "https"
 
 
 def _file(path: Path) -> bytes:

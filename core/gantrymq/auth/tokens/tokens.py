@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gantrymq.auth.config import AuthConfig
-from gantrymq.auth.rows import check_name
+from gantrymq.auth.rows import Policy, check_name
 from gantrymq.auth.tokens import own
 from gantrymq.auth.tokens import verify as verifying
 from gantrymq.auth.tokens.key_ring import KeyRing
@@ -29,6 +29,10 @@ class TokenUser:
     scopes: tuple[Scope, ...]
     expires_ms: int
     """Of the wall clock."""
+    policy: Policy | None = None
+    """Rights that came with the login."""
+    by_backend: bool = False
+    """It is no token: the HTTP back end said so."""
 
 
 def is_token(text: str) -> bool:

@@ -54,8 +54,11 @@ async def get_page(url: str, timeout_s: float, bytes_max: int) -> bytes:
         parts = urlsplit(url)
         secure = parts.scheme == "https"
         host, port = parts.hostname or "", parts.port or (443 if secure else 80)
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        request = f"GET {target} HTTP/1.0\r\nHost: {parts.netloc}\r\nConnection: close\r\n\r\n".encode()
+        tls = ssl.create_default_context() if secure else None
         async with asyncio.timeout(timeout_s):
-            status, body = await _get(url, join_address(host, port), secure, bytes_max)
+            status, _, body = await _ask(request, join_address(host, port), tls, bytes_max)
     except (OSError, ValueError) as error:
         raise GantryError(ErrorCode.UNAVAILABLE, f"{url} cannot be had: {reason_of(error)}") from None
     except GantryError as error:
@@ -65,13 +68,39 @@ async def get_page(url: str, timeout_s: float, bytes_max: int) -> bytes:
     return body
 
 
-async def _get(url: str, address: str, secure: bool, bytes_max: int) -> tuple[int, bytes]:
-    parts = urlsplit(url)
-    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    request = f"GET {target} HTTP/1.0\r\nHost: {parts.netloc}\r\nConnection: close\r\n\r\n".encode()
-    answer = await connect(
-        lambda: _Answer(request, bytes_max), address, None, ssl.create_default_context() if secure else None
-    )
+async def post(
+    url: str, headers: bytes, body: bytes, timeout_s: float, bytes_max: int, tls: ssl.SSLContext | None
+) -> tuple[int, bytes]:
+    """Status and body of the answer to one HTTP/1.0 POST; nothing is followed elsewhere. `headers`: whole lines; `tls`: for https.
+
+    Raises UNAVAILABLE as `get_page`, also for a body of another length than its head says.
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port or (443 if tls is not None else 80)
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        head = f"POST {target} HTTP/1.0\r\nHost: {parts.netloc}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n".encode()
+        async with asyncio.timeout(timeout_s):
+            address = join_address(parts.hostname or "", port)
+            status, lines, found = await _ask(head + headers + b"\r\n" + body, address, tls, bytes_max)
+        for line in lines:
+            name, _, value = line.partition(b":")
+            if name.lower() == b"transfer-encoding" or (
+                name.lower() == b"content-length" and value.strip() != b"%d" % len(found)
+            ):
+                raise ValueError("its body is not what its head says")
+    except (OSError, ValueError) as error:
+        raise GantryError(ErrorCode.UNAVAILABLE, f"{url} cannot be had: {reason_of(error)}") from None
+    except GantryError as error:
+        raise GantryError(ErrorCode.UNAVAILABLE, f"{url} cannot be had: {error.text}") from None
+    return status, found
+
+
+async def _ask(
+    request: bytes, address: str, tls: ssl.SSLContext | None, bytes_max: int
+) -> tuple[int, list[bytes], bytes]:
+    """Status, lines of the head, and body."""
+    answer = await connect(lambda: _Answer(request, bytes_max), address, None, tls)
     try:
         await answer.ended
     finally:
@@ -80,4 +109,4 @@ async def _get(url: str, address: str, secure: bool, bytes_max: int) -> tuple[in
     words = head.split(None, 2)
     if not mark or len(words) < 2 or not words[0].startswith(b"HTTP/"):
         raise ValueError("no HTTP answer")
-    return int(words[1]), body
+    return int(words[1]), head.split(b"\r\n")[1:], body

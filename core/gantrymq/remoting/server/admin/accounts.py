@@ -392,7 +392,7 @@ def explain(command: Command, reply: Reply, services: Accounts) -> None:
     except ValueError as error:
         raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, str(error)) from error
     address = fields.get("address") or "127.0.0.1:0"
-    identity = services.authority.identity(fields.get("user", ""), fields.get("clientId", ""), address)
+    identity = services.authority.explained(fields.get("user", ""), fields.get("clientId", ""), address)
     if resource.kind is Kind.MQTT:
         decision = identity.decide_mqtt(action, resource.name, fields.get("topic"))
     else:

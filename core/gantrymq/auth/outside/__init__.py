@@ -1,0 +1,1 @@
+"""Logins that an operator's own HTTP service decides."""
