@@ -54,6 +54,8 @@ class FakeCursor:
 class FakePort:
     """See the module. Attributes are open to the tests: `log`, `lights`, `tables`, `routes`, `submitted` (batches), `calls` (names)."""
 
+    keeps_order = True
+
     def __init__(
         self,
         seed: int = 0,

@@ -77,6 +77,8 @@ def _told(error: OSError | GantryError) -> GantryError:
 class LocalBrokerPort:
     """See `BrokerPort` for every method. One object per gateway process or remote link: leases, taps and holders belong to it."""
 
+    keeps_order = True
+
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._number = broker.next_port()

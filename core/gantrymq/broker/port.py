@@ -333,6 +333,9 @@ class LeasePort(Protocol):
 class BrokerPort(LogPort, RoutePort, QueuePort, TablePort, LeasePort, Protocol):
     """The five groups together."""
 
+    keeps_order: bool
+    """What changes something is stored in the order in which it is called, reads of `open_cursor` aside: nobody has to wait for one call with the next."""
+
     def watch_state(self, on_state: Callable[[bool], None]) -> None:
         """`on_state(up)` at once and at each change."""
 

@@ -64,6 +64,8 @@ class _Tap:
 class ClusterPort:
     """See the module. `identity`: what makes this gateway's choices differ from another's."""
 
+    keeps_order = False
+
     def __init__(self, turn: Turn, wheel: Wheel, identity: str, on_close: Callable[[], None] = lambda: None) -> None:
         self.turn = turn
         self.wheel = wheel

@@ -17,18 +17,17 @@ from typing import Any, Final
 
 import msgspec
 
-from gantrymq.broker.port import END, FIND, BrokerPort, CursorInfo, Route
+from gantrymq.broker.port import END, FIND, BrokerPort, CursorInfo
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.queue_policy import Policy
-from gantrymq.net.procedures.driver import Done, Steps
+from gantrymq.net.procedures.driver import Call, Done, Steps, in_order
 from gantrymq.net.procedures.order import Lock
 from gantrymq_gateways.amqp.exchanges.arguments import Rules, rules_of
 from gantrymq_gateways.amqp.exchanges.arguments import check_binding as check_new_binding
+from gantrymq_gateways.amqp.exchanges.bindings import alternate_id, default_routes, expression_of, route
 from gantrymq_gateways.amqp.origin import (
     DEFAULT_EXCHANGE,
-    DIRECT_TOPIC,
-    KIND,
     ROOT,
     full_name,
     local,
@@ -399,9 +398,21 @@ class Definitions:
     ) -> Steps:
         """Write rows; in force here at once."""
         for key, data in rows:
-            self._own_rows.setdefault((table, key), []).append(data)
             apply(key, data)
-        yield partial(self._port.put, table, rows)
+        yield self._writing(table, rows)
+
+    def _writing(self, table: str, rows: list[tuple[str, bytes | None]]) -> Call:
+        """The call that writes rows."""
+
+        def call(token: Any, on_done: Done) -> None:
+            for key, data in rows:
+                self._own_rows.setdefault((table, key), []).append(data)
+            self._port.put(table, rows, token, on_done)
+
+        return call
+
+    def _in_order(self, *calls: Call) -> Steps:
+        return in_order(calls, self._port.keeps_order)
 
     # Exchanges.
 
@@ -421,9 +432,7 @@ class Definitions:
     def known_exchange(self, name: str) -> Exchange | None:
         """Without asking the broker; `find_exchange` knows native topics too."""
         found = system_exchange(name) or self._exchanges.get(name)
-        if found is None and name in self._native:
-            return Exchange(name, "topic")
-        return found
+        return Exchange(name, "topic") if found is None and name in self._native else found
 
     def find_exchange(self, name: str) -> Steps:
         """The exchange, or None. A topic of another door is a durable topic exchange."""
@@ -486,16 +495,20 @@ class Definitions:
             yield from self._try_lease(wanted.name)
         light = yield self._port.create_light
         queue = replace(wanted, light=light, finished=wanted.transient)
-        yield from self._put(QUEUE_TABLE, self._queue_row, [(queue.name, queue_row(queue))])
-        info: CursorInfo = yield partial(self._port.open_cursor, f"~{light}", GROUP, END)
+        row = queue_row(queue)
+        self._queue_row(queue.name, row)
+        cursor = partial(self._port.open_cursor, f"~{light}", GROUP, END)
+        _, info = yield from self._in_order(self._writing(QUEUE_TABLE, [(queue.name, row)]), cursor)
         policy = self.broker_policy(queue)
+        calls: list[Call] = [partial(self._port.add_route, each) for each in default_routes(queue)]
         if policy is not None:
-            yield partial(self._port.set_policy, info.cursor, policy)
-        for route in default_routes(queue):
-            yield partial(self._port.add_route, route)
+            calls.insert(0, partial(self._port.set_policy, info.cursor, policy))
         if not queue.finished:
             queue = replace(queue, finished=True)
-            yield from self._put(QUEUE_TABLE, self._queue_row, [(queue.name, queue_row(queue))])
+            row = queue_row(queue)
+            calls.append(self._writing(QUEUE_TABLE, [(queue.name, row)]))
+        yield from self._in_order(*calls)
+        self._queue_row(queue.name, row)
         return queue, info.cursor
 
     def _queue_topic(self, name: str) -> Steps:
@@ -515,12 +528,18 @@ class Definitions:
 
     def delete_queue(self, queue: QueueDefinition) -> Steps:
         """With its light queue, routes and bindings."""
+        calls: list[Call] = []
         if not queue.transient and queue.finished:
             row = queue_row(replace(queue, finished=False))
-            yield from self._put(QUEUE_TABLE, self._queue_row, [(queue.name, row)])
-        yield partial(self._port.delete_light, queue.light)
-        yield from self._remove_bindings(self.bindings_to(True, queue.name))
-        yield from self._put(QUEUE_TABLE, self._queue_row, [(queue.name, None)])
+            self._queue_row(queue.name, row)
+            calls.append(self._writing(QUEUE_TABLE, [(queue.name, row)]))
+        calls.append(partial(self._port.delete_light, queue.light))
+        bindings = self.bindings_to(True, queue.name)
+        calls += self._removing(bindings)
+        calls.append(self._writing(QUEUE_TABLE, [(queue.name, None)]))
+        yield from self._in_order(*calls)
+        yield from self._removed(bindings)
+        self._queue_row(queue.name, None)
         self._drop_lease(queue.name)
 
     def drop_orphan(self, queue: QueueDefinition) -> Steps:
@@ -580,11 +599,15 @@ class Definitions:
             text = f"cannot bind '{binding.destination}' to '{binding.source}': limit of {self._limits.bindings_max} bindings is reached"
             raise AmqpError(PRECONDITION_FAILED, text)
         self._check_binding(binding, exchange.rules.routed)
-        first = replace(binding, finished=False)
-        yield from self._put(BINDING_TABLE, self._binding_row, [(binding.row, binding_row(first))])
-        route = _route("amqp.b." + binding.row, topic_of(binding.source), _expression(binding, exchange), light)
-        yield partial(self._port.add_route, route)
-        yield from self._put(BINDING_TABLE, self._binding_row, [(binding.row, binding_row(binding))])
+        key, first, finished = binding.row, binding_row(replace(binding, finished=False)), binding_row(binding)
+        self._binding_row(key, first)
+        bound = route("amqp.b." + key, topic_of(binding.source), expression_of(binding, exchange.rules), light)
+        yield from self._in_order(
+            self._writing(BINDING_TABLE, [(key, first)]),
+            partial(self._port.add_route, bound),
+            self._writing(BINDING_TABLE, [(key, finished)]),
+        )
+        self._binding_row(key, finished)
 
     def _check_binding(self, binding: Binding, routed: str) -> None:
         table, _ = read_table(binding.arguments, 0, len(binding.arguments)) if binding.arguments else ([], 0)
@@ -600,8 +623,21 @@ class Definitions:
     def _remove_bindings(self, bindings: list[Binding]) -> Steps:
         if not bindings:
             return
-        yield partial(self._port.remove_routes, ["amqp.b." + binding.row for binding in bindings])
-        yield from self._put(BINDING_TABLE, self._binding_row, [(binding.row, None) for binding in bindings])
+        rows = {binding.row: binding_row(replace(binding, finished=False)) for binding in bindings}
+        for key, row in rows.items():
+            self._binding_row(key, row)
+        yield from self._in_order(self._writing(BINDING_TABLE, [*rows.items()]), *self._removing(bindings))
+        yield from self._removed(bindings)
+
+    def _removing(self, bindings: list[Binding]) -> list[Call]:
+        """The calls, in their order, when something tells the next start of it."""
+        rows = [(binding.row, None) for binding in bindings]
+        routes = partial(self._port.remove_routes, ["amqp.b." + key for key, _ in rows])
+        return [routes, self._writing(BINDING_TABLE, list(rows))] if rows else []
+
+    def _removed(self, bindings: list[Binding]) -> Steps:
+        for binding in bindings:
+            self._binding_row(binding.row, None)
         for source in dict.fromkeys(binding.source for binding in bindings):
             exchange = self._exchanges.get(source)
             if exchange is not None and exchange.auto_delete and not self._by_source.get(source):
@@ -634,9 +670,9 @@ class Definitions:
         topic = topic_of(exchange.name)
         if alternate:
             expression = {"exchange": exchange.name, "type": "alternate", "key": "", "destination": alternate}
-            yield partial(self._port.add_route, _route(_alternate_id(exchange.name), topic, expression, 0))
+            yield partial(self._port.add_route, route(alternate_id(exchange.name), topic, expression, 0))
         else:
-            yield partial(self._port.remove_routes, [_alternate_id(exchange.name)])
+            yield partial(self._port.remove_routes, [alternate_id(exchange.name)])
 
     def set_policy(self, sort: str, name: str, policy: server.ServerPolicy | None) -> Steps:
         """Make, change or delete (None) one, by its full name; when this ends, what it concerns has it. The caller holds the lock."""
@@ -754,39 +790,6 @@ class Definitions:
     def _lease_lost(self, name: str) -> None:
         log.warning("amqp: lease %s was taken over by another gateway", name)
         self._leases.pop(name.removeprefix("amqp/"), None)
-
-
-def _route(route_id: str, topic: str, expression: dict[str, str], light: int) -> Route:
-    return Route(route_id, KIND, topic, _encode(expression).decode(), light)
-
-
-def _alternate_id(exchange: str) -> str:
-    return "amqp.a." + hashlib.sha256(exchange.encode("utf-8", "surrogatepass")).hexdigest()[:40]
-
-
-def default_routes(queue: QueueDefinition) -> list[Route]:
-    """The bindings that every queue has with the default exchange. Records of other doors come to a queue over the topic of its name, so
-    one without a topic of its own has two, unless the server made its name."""
-    expression = {"exchange": DEFAULT_EXCHANGE, "type": "default", "key": queue.name, "queue": queue.name}
-    if queue.shared:
-        return [_route(f"amqp.q.{queue.light}", topic_of(queue.name), expression, queue.light)]
-    routes = [_route(f"amqp.q.{queue.light}", DIRECT_TOPIC, expression, queue.light)]
-    if not local(queue.name).startswith("amq."):
-        routes.append(_route(f"amqp.n.{queue.light}", topic_of(queue.name), expression, queue.light))
-    return routes
-
-
-def _expression(binding: Binding, exchange: Exchange) -> dict[str, str]:
-    rules = exchange.rules
-    expression = {"exchange": binding.source, "type": rules.routed, "key": binding.key}
-    expression["queue" if binding.to_queue else "destination"] = binding.destination
-    if rules.routed == "headers":
-        expression["arguments"] = _b64(binding.arguments)
-    if rules.hash_header:
-        expression["hash_header"] = rules.hash_header
-    if rules.hash_property:
-        expression["hash_property"] = rules.hash_property
-    return expression
 
 
 def _discard(index: dict[Any, dict[str, Binding]], key: Any, row: str) -> None:

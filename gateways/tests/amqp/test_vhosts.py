@@ -8,7 +8,8 @@ import pytest
 
 from gantrymq.model.message import Message
 from gantrymq.net.procedures.driver import run
-from gantrymq_gateways.amqp.definitions import QueueDefinition, default_routes
+from gantrymq_gateways.amqp.definitions import QueueDefinition
+from gantrymq_gateways.amqp.exchanges.bindings import default_routes
 from gantrymq_gateways.amqp.gateway import Gateway
 from gantrymq_gateways.amqp.management.site import ManagementSite
 from gantrymq_gateways.amqp.properties.mapping import native_target

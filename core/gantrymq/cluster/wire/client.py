@@ -128,6 +128,8 @@ class _Reading:
 class RemoteBrokerPort:
     """`send(frame)` hands a frame to the connection; `received(data)` takes what came."""
 
+    keeps_order = False
+
     def __init__(
         self,
         send: Callable[[bytes], None],

@@ -94,6 +94,51 @@ class Gathering:
             self._on_done(self._results)
 
 
+class InOrder:
+    """Calls handed over one behind the other without waiting, up to one that fails at once: for whoever does them in the order in which he gets them.
+    `on_done` gets the list of their results when all that were handed over have answered, or the first failure."""
+
+    __slots__ = ("_left", "_on_done", "_results")
+
+    def __init__(self, calls: Sequence[Call], token: Any, on_done: Done) -> None:
+        self._left = 1
+        self._results: list[Any] = []
+        self._on_done = partial(on_done, token)
+        for index, each in enumerate(calls):
+            self._left += 1
+            self._results.append(None)
+            each(index, self._answered)
+            if isinstance(self._results[index], GantryError):
+                break
+        self._end()
+
+    def _answered(self, index: int, result: Any) -> None:
+        self._results[index] = result
+        self._end()
+
+    def _end(self) -> None:
+        self._left -= 1
+        if not self._left:
+            error = first_error(self._results)
+            self._on_done(self._results if error is None else error)
+
+
+def in_order(calls: Sequence[Call], without_waiting: bool) -> Steps:
+    """Calls of which each counts only behind those before it. Returns their results."""
+    if without_waiting:
+
+        def call(token: Any, on_done: Done) -> None:
+            InOrder(calls, token, on_done)
+
+        results: list[Any] = yield call
+        return results
+    results = []
+    for each in calls:
+        result = yield each
+        results.append(result)
+    return results
+
+
 def first_error(results: list[Any]) -> GantryError | None:
     """The first failure among results."""
     return next((result for result in results if isinstance(result, GantryError)), None)

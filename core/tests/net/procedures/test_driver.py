@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.net.procedures.driver import Done, Gathering, Steps, call, everywhere, first_error, pause, run
+from gantrymq.net.procedures.driver import Done, Gathering, Steps, call, everywhere, first_error, in_order, pause, run
 
 BUSY = GantryError(ErrorCode.BUSY, "later")
 
@@ -101,3 +101,29 @@ def test_calls_beside_each_other() -> None:
     everywhere([call(at_once, 1), call(at_once, BUSY)], "token", lambda token, result: ends.append((token, result)))
     everywhere([call(at_once, 1)], "token", lambda token, result: ends.append((token, result)))
     assert ends == [("token", BUSY), ("token", None)]
+
+
+@pytest.mark.parametrize("without_waiting", [True, False])
+def test_calls_in_their_order_end_with_the_first_that_fails(without_waiting: bool) -> None:
+    begun: list[int] = []
+    waiting: list[tuple[Any, Done]] = []
+
+    def begin(number: int, result: Any, token: Any, on_done: Done) -> None:
+        begun.append(number)
+        if result is None:
+            waiting.append((token, on_done))
+        else:
+            on_done(token, result)
+
+    ends: list[Any] = []
+    run(in_order([call(begin, 1, None), call(begin, 2, "two"), call(begin, 3, None)], without_waiting), ends.append)
+    assert begun == ([1, 2, 3] if without_waiting else [1])
+    while waiting:
+        token, on_done = waiting.pop()
+        on_done(token, "late")
+    assert ends.pop() == ["late", "two", "late"]
+    begun.clear()
+    run(in_order([call(begin, 1, "one"), call(begin, 2, BUSY), call(begin, 3, "three")], without_waiting), ends.append)
+    assert (begun, ends.pop()) == ([1, 2], BUSY)
+    run(in_order([], without_waiting), ends.append)
+    assert ends == [[]]
