@@ -104,7 +104,7 @@ class Inbound:
     def __init__(self, key: str = "", stored: Iterable[int] = ()) -> None:
         self.key = key
         """Of the row; empty: a session that ends with its connection."""
-        self.stored = set(stored)
+        self.stored = frozenset(stored)
         """As the log has it, or will have when what is on its way is stored."""
         self.ids = set(self.stored)
         """With those on their way."""

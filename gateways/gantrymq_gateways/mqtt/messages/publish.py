@@ -10,7 +10,6 @@ comes again after a crash is known, and answered without being stored twice [MQT
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
@@ -252,7 +251,8 @@ class Inflow:
         self._port = port
         self._retained = store
         self._host = host
-        self._batches: deque[_Batch] = deque()
+        self._batches: list[_Batch] = []
+        """At most `UNACKED_MAX`, so that taking one off the front is cheap."""
         self._flying = 0
         """Calls to the port that were not answered."""
         self._held = False
@@ -547,7 +547,7 @@ class Inflow:
         batch.open -= 1
         batches = self._batches
         while batches and not batches[0].open:
-            done = batches.popleft()
+            done = batches.pop(0)
             self.unacked -= done.count
             self.unacked_bytes -= done.size
             if done.opened or done.closed:
@@ -563,8 +563,7 @@ class Inflow:
 
     def _exchanged(self, batch: _Batch) -> None:
         """The log has which identifiers came in and which were released."""
-        self.exchange.stored.difference_update(batch.closed)
-        self.exchange.stored.update(batch.opened)
+        self.exchange.stored = self.exchange.stored.difference(batch.closed).union(batch.opened)
         self.unanswered -= batch.unanswered - len(batch.opened) + len(batch.closed)
 
     def is_over(self) -> bool:

@@ -16,8 +16,9 @@ from gantrymq.broker.port import FIND, BrokerPort, CursorInfo
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.procedures.driver import Call, Steps, call
 from gantrymq.net.procedures.order import Work
+from gantrymq_gateways.mqtt.sessions.hold import Hold
 from gantrymq_gateways.mqtt.sessions.lifecycle import FILTER_WORK, GROUP_PREFIX, Lifecycle
-from gantrymq_gateways.mqtt.sessions.sessions import Hold, PersistentSession
+from gantrymq_gateways.mqtt.sessions.sessions import PersistentSession
 from gantrymq_gateways.mqtt.tables import StoredSession
 from gantrymq_gateways.mqtt.topics.shared import stands_apart
 from gantrymq_gateways.mqtt.wire.reasons import Reason

@@ -23,11 +23,11 @@ from gantrymq_gateways.mqtt.messages.grants import QOS, pack
 from gantrymq_gateways.mqtt.retained import RetainedStore
 from gantrymq_gateways.mqtt.sessions.exclusive import Exclusives
 from gantrymq_gateways.mqtt.sessions.filter_queues import FilterQueues
+from gantrymq_gateways.mqtt.sessions.hold import Hold
 from gantrymq_gateways.mqtt.sessions.memory import Memories
 from gantrymq_gateways.mqtt.sessions.past import Replays
 from gantrymq_gateways.mqtt.sessions.rows import TAKEN, SessionRows
 from gantrymq_gateways.mqtt.sessions.sessions import (
-    Hold,
     PersistentSession,
     Session,
     SessionTools,
@@ -597,7 +597,7 @@ class Lifecycle:
                 return
             yield call(self.port.delete_cursor, cursor)
             if text in lights:
-                session.hold.given_back.add(lights[text])
+                session.hold.given_back |= {lights[text]}
             if work.spend(ADD_WORK):
                 yield self.pause
         if session.is_attached():
@@ -707,7 +707,7 @@ class Lifecycle:
             except GantryError as error:
                 if error.code not in (ErrorCode.QUEUE_NOT_FOUND, ErrorCode.NOT_FOUND):
                     raise
-            hold.given_back.add(light)
+            hold.given_back |= {light}
 
     def session_changed(self, client_id: str, value: bytes | None) -> None:
         """The table reports a row of `mqtt_session`."""

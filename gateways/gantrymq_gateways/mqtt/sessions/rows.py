@@ -13,7 +13,8 @@ from typing import Any, Final
 from gantrymq.broker.port import Done, TablePort
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.procedures.driver import Call, call
-from gantrymq_gateways.mqtt.sessions.sessions import Hold, PersistentSession, Session
+from gantrymq_gateways.mqtt.sessions.hold import Hold
+from gantrymq_gateways.mqtt.sessions.sessions import PersistentSession, Session
 from gantrymq_gateways.mqtt.tables import SESSION_TABLE, SessionTable, StoredSession, holder_of
 
 TAKEN: Final = "its client id was taken by another gateway"
@@ -123,7 +124,7 @@ class SessionRows:
 
     def write(self, client_id: str, hold: Hold, stored: StoredSession | None) -> Generator[Call, Any, bool]:
         """Change (None: delete) a row that is claimed. False: the client id is lost, and the row is somebody else's."""
-        given_back = frozenset(hold.given_back)
+        given_back = hold.given_back
         value = None
         if stored is not None:
             stored.gateway = self.gateway

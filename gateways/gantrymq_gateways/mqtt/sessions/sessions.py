@@ -32,6 +32,7 @@ from gantrymq_gateways.mqtt.messages.receipts import (
 )
 from gantrymq_gateways.mqtt.retained import Retained, RetainedStore
 from gantrymq_gateways.mqtt.routes import MqttRoutes
+from gantrymq_gateways.mqtt.sessions.hold import Hold
 from gantrymq_gateways.mqtt.topics.exclusive import plain
 from gantrymq_gateways.mqtt.topics.mapping import SYS_PREFIX, DeliveryTopics
 from gantrymq_gateways.mqtt.topics.rules import NO_RULES, TopicRules
@@ -151,24 +152,12 @@ Waiting = tuple[Retained, int, Owed | None, str]
 """A retained message that a new subscription found, what that was granted (grants.py), whom it is owed to, and the filter."""
 
 
-class Hold:
-    """A client id that this gateway has, until somebody else takes it: from then on its row and its places are theirs to change."""
+NOTHING: Final[deque[Any]] = deque(maxlen=0)
+"""What waits where nothing has waited yet: a deque of its own takes 760 bytes of every connection. Never added to."""
 
-    __slots__ = ("_lost", "given_back", "row")
 
-    def __init__(self) -> None:
-        self._lost = False
-        self.row: bytes | None = None
-        """The session's row since it was claimed (rows.py)."""
-        self.given_back: set[int] = set()
-        """Light queues that the row says the session gives its place in back, and where that is done."""
-
-    def lose(self, name: str) -> None:
-        """The lease was taken away."""
-        self._lost = True
-
-    def is_lost(self) -> bool:
-        return self._lost
+def _nobody_asks(_told: Any) -> None:
+    """Until somebody sets something else."""
 
 
 class Session:
@@ -180,19 +169,19 @@ class Session:
         self.outlet = outlet
         self.fail = fail
         """Close the connection, with the reason."""
-        self.retained: deque[Waiting] = deque()
-        self._found: set[str] = set()
+        self.retained: deque[Waiting] = NOTHING
+        self._found: frozenset[str] = frozenset()
         """Filters that found something since nothing waited last."""
         self.attached = True
         self.held = False
         """Subscriptions are being added: what waits in light queues stays there until their overlaps can be seen."""
-        self.check_filter: Callable[[str], None] = lambda text: None
+        self.check_filter: Callable[[str], None] = _nobody_asks
         """Raises GantryError for a filter that its user may not have."""
         self.user = ""
         """Whose it is; empty without authentication."""
-        self.on_owed: Callable[[str], None] = lambda text: None
+        self.on_owed: Callable[[str], None] = _nobody_asks
         """All retained messages of a filter were acknowledged."""
-        self.on_no_local: Callable[[bytes], None] = lambda mark: None
+        self.on_no_local: Callable[[bytes], None] = _nobody_asks
         """A subscription does not want the client's own messages: they need this mark."""
         self.inbound = Inbound()
         """What it publishes with QoS 2."""
@@ -202,7 +191,7 @@ class Session:
         """The same, when DISCONNECT said something else."""
         self.shares: dict[str, Share] = {}
         """Its shared subscriptions."""
-        self.shared_with: set[Share] = set()
+        self.shared_with: frozenset[Share] = frozenset()
         """...and those that it had before and may have messages of."""
 
     def subscribed_again(self, filters: Iterable[str]) -> None:
@@ -244,8 +233,11 @@ class Session:
 
     def send_retained(self, found: dict[str, list[Waiting]]) -> None:
         """Queue what new subscriptions found, by filter; call `pump` afterwards."""
-        for text, messages in found.items():
-            self._found.add(text)
+        if found:
+            self._found = self._found.union(found)
+            if self.retained is NOTHING:
+                self.retained = deque()
+        for messages in found.values():
             self.retained.extend(messages)
         self.outlet.direct = False
 
@@ -344,7 +336,7 @@ class Session:
                 sent = outlet.publish(message.topic.encode(), message.payload, best << 1 | 1, settles, 0, listed)
             if qos and owed is not None and not (sent and best):
                 self._pay(owed)  # Another message, or none, is retained there by now: no acknowledgement will come.
-        self._found.clear()
+        self._found = frozenset()
         return True
 
     def _listed(self, message: Retained, granted: int) -> bytes:
@@ -362,7 +354,7 @@ class VolatileSession(Session):
     def __init__(self, client_id: str, tools: SessionTools, outlet: Outlet, fail: Fail) -> None:
         super().__init__(client_id, tools, outlet, fail)
         self.subscriptions: dict[str, int] = {}
-        self.backlog: deque[tuple[int, int, Grant]] = deque()
+        self.backlog: deque[tuple[int, int, Grant]] = NOTHING
         """(position, size, what it was granted)."""
         self._backlog_bytes = 0
         """Their sizes together."""
@@ -380,6 +372,8 @@ class VolatileSession(Session):
         while text := self._is_full(message.size):
             if not self._make_room(text):
                 return
+        if self.backlog is NOTHING:
+            self.backlog = deque()
         self.backlog.append((message.physical_offset, message.size, grant))
         self._backlog_bytes += message.size
         self.outlet.direct = False

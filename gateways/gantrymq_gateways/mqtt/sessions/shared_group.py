@@ -118,7 +118,7 @@ class SharedGroup:
             return
         self._members[session] = _Member(session, granted)
         session.shares[self.text] = self
-        session.shared_with.add(self)
+        session.shared_with |= {self}
         self.wake()
 
     def leave(self, session: Session) -> None:
