@@ -2,6 +2,7 @@
 
 usage: bench [amqp|mqtt] [--quick] [--only NAME ...] [--peers rocketmq mosquitto rabbitmq kafka] [--[no-]spark] [--json FILE]
        bench amqp [--peers rabbitmq], bench mqtt [--peers mosquitto]: the rows of one door alone
+       bench mqtt --scale ...: very many MQTT clients and sessions (mqtt_scale.py)
        bench --spark --peers kafka: Spark's source and sink beside those for Kafka, nothing else
        bench store ...: the store alone (store.py)
        bench native ...: native messages beside RocketMQ and the compiled build (native.py)
@@ -344,6 +345,10 @@ def main() -> int:
         from interop_tests.bench import light
 
         return light.main(sys.argv[2:])
+    if sys.argv[1:3] == ["mqtt", "--scale"]:
+        from interop_tests.bench import mqtt_scale
+
+        return mqtt_scale.main(sys.argv[3:])
     parser = argparse.ArgumentParser(
         prog="bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
