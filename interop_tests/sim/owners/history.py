@@ -5,7 +5,7 @@ Times are numbers of events of the simulation: what has a smaller one was earlie
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from interop_tests.sim.owners.state import ANY, SLOTS, Record, State
@@ -82,8 +82,12 @@ class History:
         }
         self.replaced[group] = now
         self.lost_rows(known)
+        self.lost_slots(lost, now)
+
+    def lost_slots(self, slots: Collection[int], now: int) -> None:
+        """What was answered in those slots up to now is no longer promised."""
         for queue in {queue for queue, _ in self.operations}:
-            if queue % SLOTS in lost:
+            if queue % SLOTS in slots:
                 self.reset[queue] = now
 
     def lost_rows(self, known: int) -> None:

@@ -82,6 +82,8 @@ class ClusterSimulation:
         self.faults = faults or tuple(lot.sample(sorted(self.kinds), lot.choice((1, 2, 2, 3))))
         self.snapshots: dict[str, list[list[object]]] = {}
         self.forgotten: set[str] = set()
+        self.ended: list[tuple[str, int, set[int]]] = []
+        """(group, version, slots): owned there until it hears of that row, though the keeper's disk that came back had given them away before."""
         for name in names:
             self.network.machines[name] = Machine(world, name, lambda machine: Group(self.cluster, machine))
         for machine in self.network.machines.values():
@@ -131,6 +133,11 @@ class ClusterSimulation:
 
     def _step(self) -> None:
         self.world.step()
+        for each in list(self.ended):
+            name, version, slots = each
+            if self._group(name).state.table.version >= version:
+                self.ended.remove(each)
+                self.history.lost_slots(slots, self.world.steps)
         if self.world.steps > STEPS_MAX:
             raise Violation("settled", f"{STEPS_MAX} events are not enough: {self._waits()}")
 
@@ -241,8 +248,18 @@ class ClusterSimulation:
         left = self._left(max(known, rows_of(entries), key=len))
         copied = self._group(machine.name).state.copies
         self.history.lost_disk(machine.name, [self._table(), left], copied, self.world.steps, len(known))
+        if machine.name == KEEPER:
+            self._note_ended(rows_of(entries))
         machine.replace_disk(entries)
         self._restart(machine)
+
+    def _note_ended(self, rows: list[Row]) -> None:
+        """What an owner answers that has not heard the rows of the keeper's new disk is lost where these gave its slot away."""
+        places = self._left(rows).places
+        for name, state in self._states().items():
+            own = {slot for slot, place in enumerate(state.table.places) if place.owner == name}
+            if name != KEEPER and (gone := {slot for slot in own if places[slot].owner != name}):
+                self.ended.append((name, len(rows), gone))
 
     def _empty_apart(self) -> None:
         """What refuses to serve with the disk that it has gets an empty one."""
