@@ -131,7 +131,7 @@ class Broker:
         self.topics.give(config.cluster, config.name)
         self.row_checks: Mapping[str, RowCheck] = CHECKS if options.row_checks is None else options.row_checks
         self.deleting: Deleting = Deleting(self)
-        self.offsets = ConsumerOffsets(self.deleting.going, self.deleting.before_offset)
+        self.offsets: ConsumerOffsets = ConsumerOffsets(self.deleting.going, self.deleting.before_offset)
         self.leases = Leases()
         self.stats: BrokerStats = BrokerStats(clock, config.cluster)
         self.settings: Settings = Settings(self)

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-NAME_END: Final = b"\x01"
+NAME_END: Final[bytes] = b"\x01"
 PAIR_END: Final = b"\x02"
 
 KEYS: Final = "KEYS"
