@@ -338,10 +338,20 @@ def test_dead_letters_of_a_queue_that_survive_a_crash_come_once(server: Gantry, 
     assert bodies(channel, sink) == [b"%d" % number for number in range(500)]
 
 
-@pytest.mark.parametrize("name", ["x-queue-mode", "x-queue-version", "x-queue-master-locator", "x-whatever", "foo"])
+WITHOUT_EFFECT: dict[str, Any] = {
+    "x-queue-mode": "lazy", "x-queue-version": 2, "x-queue-master-locator": "min-masters", "x-queue-leader-locator": "balanced",
+    "x-quorum-initial-group-size": 3, "x-quorum-target-group-size": 3, "x-max-in-memory-length": 10, "x-max-in-memory-bytes": 10,
+    "x-whatever": "y", "foo": "y",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WITHOUT_EFFECT)
 def test_arguments_without_effect_are_taken(channel: Any, name: str) -> None:
-    value: Any = {"x-queue-mode": "lazy", "x-queue-version": 2}.get(name, "min-masters")
-    channel.queue_declare(unique("queue"), exclusive=True, arguments={name: value})
+    queue = declare(channel)
+    channel.queue_delete(queue)
+    channel.queue_declare(queue, exclusive=True, arguments={name: WITHOUT_EFFECT[name]})
+    send(channel, queue, *[b"%d" % number for number in range(20)])
+    assert bodies(channel, queue) == [b"%d" % number for number in range(20)]
 
 
 def test_declared_again(channel: Any) -> None:

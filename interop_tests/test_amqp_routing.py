@@ -73,7 +73,7 @@ def test_exchanges_in_a_chain_and_an_alternate(channel: Any) -> None:
 
 
 def test_hashes_and_random(channel: Any) -> None:
-    for kind in ("x-consistent-hash", "x-modulus-hash", "x-random"):
+    for kind in ("x-consistent-hash", "x-modulus-hash", "x-random", "x-local-random"):
         exchange = unique(kind)
         channel.exchange_declare(exchange, kind)
         names = [queue_of(channel) for _ in range(3)]
@@ -85,10 +85,29 @@ def test_hashes_and_random(channel: Any) -> None:
         found = [bodies(channel, name) for name in names]
         assert sum(map(len, found)) == 120
         assert min(map(len, found)) > 12
-        if kind != "x-random":
+        if not kind.endswith("random"):
             keys = [{body.split()[0] for body in part} for part in found]
             assert sum(map(len, keys)) == 60  # a key goes to one queue, both times
         channel.exchange_delete(exchange)
+
+
+@pytest.mark.parametrize("argument", ["hash-header", "hash-property"])
+def test_a_hash_of_something_else_than_the_key(channel: Any, argument: str) -> None:
+    exchange = unique("hash")
+    channel.exchange_declare(
+        exchange, "x-consistent-hash", arguments={argument: "user" if argument == "hash-header" else "message_id"}
+    )
+    names = [queue_of(channel) for _ in range(3)]
+    for name in names:
+        channel.queue_bind(name, exchange, "10")
+    for key in range(40):
+        for user in ("one", "two", "three", "four"):
+            properties = pika.BasicProperties(headers={"user": user}, message_id=user)
+            channel.basic_publish(exchange, f"key{key}", user.encode(), properties)
+    found = [bodies(channel, name) for name in names]
+    assert sum(map(len, found)) == 160
+    assert sum([len(set(part)) for part in found]) == 4, "all of a user's go to one queue, whatever their keys"
+    channel.exchange_delete(exchange)
 
 
 def test_carbon_copies(channel: Any) -> None:

@@ -124,6 +124,19 @@ def test_a_filter(channel: Any) -> None:
         send(channel, queue, b"%d" % number, headers={"x-stream-filter-value": ["eu", "us", "as"][number % 3]})
     assert [at for at, _ in read(channel, queue, 10, stream_filter="us")] == list(range(1, 30, 3))
     assert len(read(channel, queue, 20, stream_filter=["us", "as"])) == 20
+    send(channel, queue, b"plain")
+    send(channel, queue, b"us", headers={"x-stream-filter-value": "us"})
+    assert [at for at, _ in read(channel, queue, 11, stream_filter="us")][-1] == 31
+    assert [at for at, _ in read(channel, queue, 12, stream_filter="us", stream_match_unfiltered=True)][-2:] == [30, 31]
+
+
+@pytest.mark.parametrize(
+    "argument", ["stream_max_segment_size_bytes", "stream_filter_size_bytes", "initial_cluster_size"]
+)
+def test_arguments_of_streams_without_effect_are_taken(channel: Any, argument: str) -> None:
+    queue = declare(channel, **{argument: 100})
+    send(channel, queue, *[b"%d" % number for number in range(20)])
+    assert [body for _, body in read(channel, queue, 20)] == [b"%d" % number for number in range(20)]
 
 
 def ask(channel: Any, queue: str, arguments: dict[str, Any]) -> None:
