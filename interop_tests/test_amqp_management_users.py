@@ -68,6 +68,9 @@ def test_the_life_of_a_user(guarded: tuple[Guarded, httpx.Client]) -> None:
     assert api.get("permissions/%2F/till").json() == {"user": "till", "vhost": "/", **rights}
     assert api.get("users/till/permissions").json() == [{"user": "till", "vhost": "/", **rights}]
     assert {"user": "till", "vhost": "/", **rights} in api.get("vhosts/%2F/permissions").json()
+    with api_at(api.base_url.port, "till", "first-pass") as mine:  # type: ignore[arg-type]
+        assert mine.put("vhosts/%2F", json={"tracing": True}).status_code in (401, 403)
+    assert [row["tracing"] for row in api.get("vhosts").json()] == [False]
     connection = connect(server, "till", "first-pass")
     channel = connection.channel()
     channel.queue_declare("till.jobs", durable=True)

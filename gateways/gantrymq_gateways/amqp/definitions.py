@@ -267,7 +267,7 @@ class DefinitionLimits:
 
 class Definitions:
     """See the module. `on_queue_gone(queue)`: a queue was deleted, here or by another gateway; `on_policies()`: they are others now;
-    `on_vhost_gone(vhost)`: nobody may be in it any more; `breathe`: a call that is answered in a later turn."""
+    `on_vhost(vhost)`: it is another now, or gone, and nobody may be in it any more; `breathe`: a call that is answered in a later turn."""
 
     def __init__(
         self,
@@ -275,7 +275,7 @@ class Definitions:
         limits: DefinitionLimits,
         on_queue_gone: Callable[[QueueDefinition], None],
         on_policies: Callable[[], None],
-        on_vhost_gone: Callable[[str], None],
+        on_vhost: Callable[[str], None],
         breathe: Callable[[object, Done], None],
     ) -> None:
         self._port = port
@@ -287,7 +287,7 @@ class Definitions:
         self.queues: dict[str, QueueDefinition] = {}
         self.policies = server.Policies()
         self.vhosts = registry.VirtualHosts()
-        self._on_vhost_gone = on_vhost_gone
+        self._on_vhost = on_vhost
         self._on_policies = on_policies
         self.breathe = breathe
         self.exchange_of: dict[str, str] = {}
@@ -721,8 +721,7 @@ class Definitions:
     def _vhost_row(self, name: str, data: bytes | None) -> None:
         self.version += 1
         self.vhosts.changed(name, data)
-        if self.vhosts.get(name) is None:
-            self._on_vhost_gone(name)
+        self._on_vhost(name)
 
     def set_vhost(self, name: str, row: registry.VirtualHost) -> Steps:
         """Make or change one. Raises ValueError. The caller holds the lock."""

@@ -24,6 +24,7 @@ from gantrymq_gateways.amqp.channels.channel import Channel, Handler, clean_name
 from gantrymq_gateways.amqp.login import Login
 from gantrymq_gateways.amqp.messages.publish import Publisher, PublishingChannel, UnknownExchangeError
 from gantrymq_gateways.amqp.messages.timeouts import timed_out
+from gantrymq_gateways.amqp.messages.tracing import trace
 from gantrymq_gateways.amqp.origin import DEFAULT_EXCHANGE, ROOT, clean, local
 from gantrymq_gateways.amqp.vhosts.registry import said_in
 from gantrymq_gateways.amqp.wire.connection import Asked, Connection
@@ -173,6 +174,10 @@ class AmqpDoor:
     def peer(self) -> str:
         """Address and port."""
         return self._link.peer
+
+    def who(self) -> tuple[str, str]:
+        """See consumers.Outlet."""
+        return self.peer, self.wire.user
 
     @property
     def wire(self) -> Connection:
@@ -568,6 +573,8 @@ class AmqpDoor:
             if self.identity is not None:
                 self._check_publish(self.identity, event)
             publisher.publish(channel, event, channel.transaction)
+            if self.gateway.tracers:
+                trace(self.gateway, self.vhost, event, self.who())
         except AmqpError as error:
             self._fail(channel, error, NUMBER_PUBLISH)
         except UnknownExchangeError as unknown:
@@ -599,6 +606,7 @@ class AmqpDoor:
         if self._publisher is not None:
             try:
                 self._publisher.publish(channel, event, channel.transaction)
+                trace(self.gateway, self.vhost, event, self.who())
             except UnknownExchangeError:
                 raise AmqpError(NOT_FOUND, f"no exchange '{name}' in vhost '/'") from None
 

@@ -15,7 +15,8 @@ from gantrymq_gateways.amqp.messages.consumers import Consumer, Queue
 from gantrymq_gateways.amqp.messages.publish import Contents, Targets
 from gantrymq_gateways.amqp.messages.streams import StreamQueue
 from gantrymq_gateways.amqp.messages.timeouts import Clockwork
-from gantrymq_gateways.amqp.origin import ROOT, prefix_of
+from gantrymq_gateways.amqp.messages.tracing import Tracer
+from gantrymq_gateways.amqp.origin import ROOT, prefix_of, vhost_of
 from gantrymq_gateways.amqp.properties.writing import Renderer
 from gantrymq_gateways.amqp.queues.arguments import consumer_timeout, is_stream, parse
 from gantrymq_gateways.amqp.wire.constants import locked_error, unknown_queue_error
@@ -88,12 +89,25 @@ class Gateway:
         config = self.config
         limits = DefinitionLimits(config.exchanges_max, config.queues_max, config.bindings_max, config.delivery_limit)
         self.definitions = Definitions(
-            self.port, limits, self._queue_gone, self._policies_changed, self._vhost_gone, self._breathe
+            self.port, limits, self._queue_gone, self._policies_changed, self._vhost_changed, self._breathe
         )
         self.targets = Targets(self.definitions)
         self._targets_in: dict[str, Targets] = {}
         self.renderer = Renderer(self.definitions.exchange_of)
         self.queues: dict[str, Queue] = {}
+        self.tracers: dict[str, Tracer] = {}
+        """Of vhosts that are traced."""
+
+    def _trace(self, vhost: str) -> None:
+        row = self.definitions.vhosts.get(vhost)
+        if (vhost in self.tracers) == (row is not None and row.tracing):
+            return
+        if self.tracers.pop(vhost, None) is None:
+            self.tracers[vhost] = Tracer(self.port, vhost, self.node)
+        log.info("amqp: tracing of vhost %r is %s", vhost, "on" if vhost in self.tracers else "off")
+        for queue in self.queues.values():
+            if vhost_of(queue.name) == vhost:
+                queue.tracer = self.tracers.get(vhost)
 
     def _breathe(self, token: object, on_done: Done) -> None:
         self.turn.in_slices(lambda: on_done(token, None))
@@ -198,7 +212,10 @@ class Gateway:
             found = self._targets_in[vhost] = Targets(self.definitions, prefix_of(vhost))
         return found
 
-    def _vhost_gone(self, vhost: str) -> None:
+    def _vhost_changed(self, vhost: str) -> None:
+        self._trace(vhost)
+        if self.definitions.vhosts.get(vhost) is not None:
+            return
         self._targets_in.pop(vhost, None)
         for door in list(self.doors):
             if door.vhost == vhost:
@@ -238,6 +255,8 @@ class Gateway:
         stream = is_stream(parse(definition.arguments))
         queue = StreamQueue(self.turn.in_slices, *parts) if stream else Queue(*parts)
         self._follow_policies(queue)
+        if self.tracers:
+            queue.tracer = self.tracers.get(vhost_of(definition.name))
         self.queues[definition.name] = queue
         return queue
 

@@ -31,7 +31,7 @@ API: Final = "http://localhost:15672"
 USER: Final = "guest:guest"
 
 COLUMNS: Final = {
-    "vhosts": ("name", "default_queue_type", "description", "tags"),
+    "vhosts": ("name", "default_queue_type", "description", "tags", "tracing"),
     "exchanges": ("name", "type", "durable", "internal", "arguments"),
     "queues": ("name", "messages_ready", "messages_unacknowledged", "consumers", "durable", "arguments"),
     "bindings": ("source", "destination_type", "destination", "routing_key", "arguments"),
@@ -247,6 +247,20 @@ def delete_vhost(
 ) -> None:
     """Delete a vhost with its queues and their messages, exchanges and policies; its connections end."""
     ask("DELETE", _in("vhosts", name), api, user)
+
+
+@amqp_app.command()
+def trace(
+    state: Annotated[str, typer.Argument(help="on or off.", metavar="on|off")],
+    vhost: Vhost = "/",
+    api: Api = API,
+    user: User = USER,
+) -> None:
+    """Copy what is published and delivered in a vhost to its exchange amq.rabbitmq.trace, or end that."""
+    if state not in ("on", "off"):
+        complain(f"{state}: on or off")
+        raise typer.Exit(EXIT_USAGE)
+    ask("PUT", _in("vhosts", vhost), api, user, {"tracing": state == "on"})
 
 
 @amqp_app.command("import")

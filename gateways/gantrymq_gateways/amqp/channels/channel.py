@@ -18,6 +18,7 @@ from gantrymq_gateways.amqp.messages.consumers import Consumer, Ledger, Outlet, 
 from gantrymq_gateways.amqp.messages.publish import PublishingChannel
 from gantrymq_gateways.amqp.messages.streams import StreamConsumer, StreamQueue, check_terms, reading_of, unsupported
 from gantrymq_gateways.amqp.messages.timeouts import Ages
+from gantrymq_gateways.amqp.messages.tracing import about_of
 from gantrymq_gateways.amqp.messages.transaction import Transaction
 from gantrymq_gateways.amqp.origin import clean, local, prefix_of
 from gantrymq_gateways.amqp.properties.mapping import body_of
@@ -357,6 +358,9 @@ def basic_get(channel: Channel, _ticket: int, queue: str, no_ack: bool) -> Steps
     frame = b"\x01" + channel.number.to_bytes(2, "big") + len(payload).to_bytes(4, "big") + payload + head[-1:]
     body = body_of(delivery.message)
     door.send_frames(frame + content_frames(channel.number, rendered.properties, body, door.frame_max))
+    if found.tracer is not None:
+        about = about_of(channel.number, door.who())
+        found.tracer.delivered(found.name, rendered.tail, rendered.properties, body, delivery.count > 1, about)
 
 
 # basic: answers.

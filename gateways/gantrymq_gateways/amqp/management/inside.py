@@ -14,6 +14,7 @@ from gantrymq_gateways.amqp.door import HANDLERS
 from gantrymq_gateways.amqp.gateway import Gateway
 from gantrymq_gateways.amqp.messages.consumers import Queue
 from gantrymq_gateways.amqp.messages.publish import Publisher, PublishingChannel
+from gantrymq_gateways.amqp.messages.tracing import trace
 from gantrymq_gateways.amqp.origin import ROOT, full_name, prefix_of
 from gantrymq_gateways.amqp.vhosts.registry import said_in
 from gantrymq_gateways.amqp.wire.codec import FRAME, decode_arguments, encode_arguments
@@ -99,7 +100,9 @@ class Inside:
         publisher = Publisher(gateway.port, targets, contents, gateway.clock.now_ms, self)
         arguments = encode_arguments(METHODS["basic.publish"].spec, (0, exchange, key, True, False))
         try:
-            publisher.publish(self._channel, Publish(CHANNEL, arguments, encode_properties(properties), body))
+            event = Publish(CHANNEL, arguments, encode_properties(properties), body)
+            publisher.publish(self._channel, event)
+            trace(gateway, self.vhost, event, self.who())
         except AmqpError as error:
             raise said_in(error, self.vhost) from None
         yield partial(self._flushed, publisher)
@@ -111,6 +114,10 @@ class Inside:
     def _flushed(self, publisher: Publisher, _token: Any, on_done: Done) -> None:
         self._settled = on_done
         publisher.flush()
+
+    def who(self) -> tuple[str, str]:
+        """See consumers.Outlet."""
+        return "management", self._user
 
     def leave(self) -> None:
         """What was fetched and not answered goes back."""

@@ -14,7 +14,7 @@ from gantrymq_gateways.amqp.vhosts import registry
 
 def view(name: str, row: registry.VirtualHost) -> dict[str, Any]:
     """One of them."""
-    return {**definition_of(name, row), "tracing": False}
+    return {**definition_of(name, row), "tracing": row.tracing}
 
 
 def definition_of(name: str, row: registry.VirtualHost) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from gantrymq.broker.port import BrokerPort, Delivery, Outcome, Terms
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.held.outbound import LARGE_BYTES, Piece
 from gantrymq.net.procedures.driver import Steps
+from gantrymq_gateways.amqp.messages.tracing import Tracer, about_of
 from gantrymq_gateways.amqp.properties.mapping import body_of
 from gantrymq_gateways.amqp.properties.writing import Rendered, Renderer
 from gantrymq_gateways.amqp.queues.arguments import is_quorum, is_single, parse
@@ -54,6 +55,9 @@ class Outlet(Protocol):
 
     def stalled(self, queue: Queue) -> None:
         """Pump this queue when there is room again."""
+
+    def who(self) -> tuple[str, str]:
+        """Connection and user, for traces."""
 
 
 class Ledger:
@@ -221,6 +225,9 @@ class Consumer:
             outlet.send_frames(deliver_frames(*head, body, frame_max))
         else:
             outlet.send_pieces(large_deliver_frames(*head, body, frame_max))
+        if queue.tracer is not None:
+            about = about_of(self.channel, outlet.who())
+            queue.tracer.delivered(queue.name, rendered.tail, rendered.properties, body, redelivered, about)
 
 
 class Tier:
@@ -295,6 +302,8 @@ class Queue:
 
     is_stream = False
     """What consumers read stays (streams.py): answers are nothing to the broker."""
+    tracer: Tracer | None = None
+    """Of its vhost, while that is traced."""
 
     def __init__(
         self,

@@ -30,6 +30,8 @@ VHOST_LIMITS: Final = frozenset({MAX_CONNECTIONS, MAX_QUEUES})
 USER_LIMITS: Final = frozenset({MAX_CONNECTIONS, MAX_CHANNELS})
 QUEUE_TYPES: Final = frozenset({"quorum", "stream"})
 LIMIT_MAX: Final = 1 << 31
+TRACING: Final = {"true": True, "false": False}
+"""As JSON, or as a text of it."""
 
 
 class VirtualHost(msgspec.Struct, frozen=True):
@@ -40,6 +42,8 @@ class VirtualHost(msgspec.Struct, frozen=True):
     default_queue_type: str = ""
     limits: dict[str, int] = {}
     gone: bool = False
+    tracing: bool = False
+    """What is published and delivered is copied (messages/tracing.py)."""
 
 
 class UserLimits(msgspec.Struct, frozen=True):
@@ -94,6 +98,9 @@ def new_vhost(body: dict[str, Any], old: VirtualHost | None) -> VirtualHost:
     said = {**(meta if isinstance(meta, dict) else {}), **body}
     made = old or VirtualHost()
     kind, tags = said.get("default_queue_type", made.default_queue_type), said.get("tags", made.tags)
+    tracing = TRACING.get(str(said.get("tracing", made.tracing)).lower())
+    if tracing is None:
+        raise ValueError("tracing: true or false is needed")
     if kind in (None, "undefined", "classic"):  # RabbitMQ's words for none, and what they are without
         kind = ""
     if kind and kind not in QUEUE_TYPES:
@@ -102,8 +109,9 @@ def new_vhost(body: dict[str, Any], old: VirtualHost | None) -> VirtualHost:
         tags = [tag.strip() for tag in tags.split(",") if tag.strip()]
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
         raise ValueError("tags: a list of texts is needed")
+    text = str(said.get("description", made.description))
     made = msgspec.structs.replace(
-        made, description=str(said.get("description", made.description)), tags=tags, default_queue_type=kind, gone=False
+        made, description=text, tags=tags, default_queue_type=kind, gone=False, tracing=tracing
     )
     if len(row_value(made)) > TEXT_BYTES_MAX:
         raise ValueError(f"description and tags have over {TEXT_BYTES_MAX} bytes")
