@@ -41,8 +41,11 @@ class Ended:
 class Raw:
     """One socket."""
 
-    def __init__(self, server: Gantry, door: str, receive_bytes: int = 0) -> None:
+    def __init__(self, server: Gantry, door: str, receive_bytes: int = 0, source: str = "") -> None:
+        """`source`: the address of this machine that it comes from."""
         self.sock = socket.socket()
+        if source:
+            self.sock.bind((source, 0))
         if receive_bytes:
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
         self.sock.settimeout(ANSWER_S)

@@ -143,13 +143,13 @@ class MqttDoor(Peer):
     def received(self, data: bytes) -> None:
         if self.gone:
             return
+        before = (counts := self.connection.counts).packets_in
         events = self.connection.receive_data(data, self._gateway.shell.clock.monotonic_ms())
-        counts = self.connection.counts
         counts.bytes_in += len(data)
+        counts.packets_in += len(events)
+        if self._link is not None:
+            self._link.spent(counts.packets_in - before)  # with the PINGREQs, which are no events
         if events:
-            counts.packets_in += len(events)
-            if self._link is not None:
-                self._link.spent(len(events))
             self._handle(events)
         if self.connection.outbox_bytes and self._link is not None:
             self._link.mark()
