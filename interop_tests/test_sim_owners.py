@@ -24,6 +24,7 @@ FOUND = {
     1918: "as 1646",
     2058: "a slot's epoch was used again when its rows were lost with every disk",
     4604: "checker: an empty disk of the metadata group took the table with it, and the queue was at a forgotten group",
+    9286: "checker: an owner had not heard that the metadata group's newer disk had given its slot away",
     6445: "a record stored before a move was taken for the next owner's, though he had been forgotten since",
     2971: "as 1332, of a group that is not forgotten: two tables went on from one row",
 }
