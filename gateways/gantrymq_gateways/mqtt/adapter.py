@@ -226,19 +226,20 @@ class MqttDoor(Peer):
             return
         publishes: list[Publish] = []
         releases: list[int] = []
+        waits = False
         try:
             for index, event in enumerate(events):
                 if type(event) is Publish:
                     publishes.append(event)
                     continue
+                waits = True
                 if type(event) is Ack:
                     if event.kind == c.PUBREL:
                         releases.append(event.packet_id)
                     elif self.session is not None:
                         self._acknowledged(self.session, event)
                     continue
-                if publishes or releases:
-                    # What comes behind must find these published.
+                if publishes or releases:  # what comes behind must find these published
                     batch, released, publishes, releases = publishes, releases, [], []
                     self._submit(batch, released)
                 self._other(event)
@@ -251,8 +252,7 @@ class MqttDoor(Peer):
                 self._submit(publishes, releases)
         except GantryError as error:
             self.refused(str(error), reason_of(error.code))
-            return
-        if self.session is not None and not self.gone:
+        if waits and self.session is not None and not self.gone:  # what it publishes makes no room for what it gets
             self.session.pump()
 
     def _submit(self, publishes: list[Publish], releases: list[int]) -> None:
