@@ -19,6 +19,7 @@ from gantrymq.auth.rows import User
 from gantrymq.auth.signatures import ACCESS_KEY, SIGNATURE, sign
 from gantrymq.cluster.wire.codec import PROTOCOL_VERSION, GatewayCode, encode_body
 from gantrymq.cluster.wire.server import GatewaySession
+from gantrymq.net.doors.threshold import Terms, Threshold
 from gantrymq.net.testing import FakeLink, ManualClock, ManualWheel
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.codec import encode as frame
@@ -97,6 +98,22 @@ def at_a_broker(bench: Bench, seed: int, count: int) -> None:
 
     twice(half, count)
     assert bench.broker.tables.rows("x") == {}
+
+
+def test_with_a_key_this_machine_reads_nothing_of_brokers_by_its_address(bench: Bench) -> None:
+    """What they read of each other was answered to it, and it counted as known from then on."""
+    context = Context(bench.wheel, bench.turn)
+    session = partial(GatewaySession, bench.broker)
+    for key, said in ((KEY, True), (None, False)):
+        server = BrokerServer(bench.broker, context, session, authority(), key)  # type: ignore[arg-type]
+        server.set_address("127.0.0.1:10911")
+        for code in (RequestCode.GET_ALL_TOPIC_CONFIG, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG):
+            link = FakeLink(bench.wheel, bench.turn, "127.0.0.1:5000")
+            link.peer_is_trusted = link.peer_is_loopback = True
+            link.attach(Threshold(server.accept(), Terms(10_000, 65_536, bench.wheel)))
+            link.feed(frame(Command(code, {}, b"", 8)))
+            assert isinstance(link.door, Threshold) is said
+            link.lose()
 
 
 def at_a_nameserver(seed: int, count: int) -> None:

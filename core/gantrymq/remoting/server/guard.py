@@ -18,7 +18,7 @@ from gantrymq.net.held.addresses import address_of
 from gantrymq.remoting.constants import RequestCode as Code
 from gantrymq.remoting.door import code_name
 from gantrymq.remoting.gateway_codes import MEMBER_CODES
-from gantrymq.remoting.request_classes import MEMBERS_ONLY, RequestClass, class_of
+from gantrymq.remoting.request_classes import MEMBERS_ONLY, RequestClass, class_of, member_refusal
 from gantrymq.remoting.server.changes import CHANGES, changed_by
 from gantrymq.remoting.server.rights import RIGHTS, names_light_queues, topic_need
 
@@ -88,7 +88,7 @@ class Guard:
             return ""
         kind, why = class_of(command.code), ""
         if kind in (RequestClass.GATEWAY, RequestClass.BROKER):
-            why = self._stranger(command.code)
+            why = self._no_member(command.code)
             if not why:
                 self._show("")
                 return ""
@@ -118,6 +118,11 @@ class Guard:
                 self._allowed.clear()
             self._allowed.add(_send_of(command))
         return why
+
+    def _no_member(self, code: int) -> str:
+        """Why the peer is no process of this cluster, empty if it is. With a key no address makes it one, for what brokers read of each other
+        neither."""
+        return self._stranger(code) or (member_refusal(code) if self._stranger(Code.BROKER_HEARTBEAT) else "")
 
     def _was_allowed(self, command: Command) -> bool:
         """The same user sent to the same topic since users or policies changed last, and signed this one, too, or sent its token. What does not
@@ -169,7 +174,7 @@ class Guard:
 
     def missing(self, command: Command, actions: str, topic: str) -> str:
         """Why the sender of a request that was let in may not do this with a topic that the request does not name; empty: it may."""
-        if class_of(command.code) in (RequestClass.GATEWAY, RequestClass.BROKER) and not self._stranger(command.code):
+        if class_of(command.code) in (RequestClass.GATEWAY, RequestClass.BROKER) and not self._no_member(command.code):
             return ""
         try:
             identity = self._who(command)
