@@ -661,6 +661,22 @@ class FakePort:
         self._set(table, [(key, value) for (key, _, value), fit in zip(items, fits, strict=True) if fit])
         self._answer(on_done, token, fits)
 
+    def put_together(
+        self,
+        table: str,
+        key: str,
+        expected: bytes | None,
+        items: Sequence[tuple[str, bytes | None]],
+        token: object,
+        on_done: Done,
+    ) -> None:
+        if self._failed("put_together", token, on_done):
+            return
+        fits = self.tables.setdefault(table, {}).get(key) == expected
+        if fits:
+            self._set(table, items)
+        self._answer(on_done, token, fits)
+
     def watch_table(
         self, table: str, on_change: Callable[[str, bytes | None], None] | None, token: object, on_done: Done
     ) -> None:

@@ -18,7 +18,7 @@ from gateways.tests.mqtt.world import World
 from gateways.tests.realport import RealBroker
 
 GARBAGE = {
-    "mqtt_session": [("c", b"{"), ("c", b"[]"), ("c", b'{"s":{"f":[1,"x",0]}}'), ("c", b'{"s":1}')],
+    "mqtt_session": [("c", b"{"), ("c", b"[]"), ("c", b'{"s":{"f":[1,"x",0]}}'), ("c", b'{"s":1}'), ("c\nf", b"[1]")],
     "mqtt_filter": [("x", b"a"), ("-1", b"a"), ("1", b"\xff"), ("1", b"a" * 5000 + b"/" * 300)],
     "mqtt_retained": [("k", b""), ("k", b"\x01\x00"), ("k", b"\x09\x00\x01tx"), ("other/", b"\x01\x00\x01tx")],
     "mqtt_ban": [("x:y", b"{}"), ("client:", b"{}"), ("client:a", b"[]"), ("address:x", b"{}")],

@@ -56,6 +56,7 @@ from gantrymq.model.message import DECIDED, DELAYED, HALF, RUN, Message
 from gantrymq.net.api import Wheel
 from gantrymq.net.turn import log_failed, run_all, run_some
 from gantrymq.services import Clock, Turn
+from gantrymq.store.log.groups import group_head
 from gantrymq.store.log.moved import MOVED_TOPIC
 from gantrymq.store.log.run import Run
 
@@ -292,12 +293,12 @@ class Broker:
         """Rows of a table in one batch; in memory once stored. Without `on_done`, what a full disk refuses is written when it can be."""
         self.put_rows([(table, key, value) for key, value in items], token, on_done)
 
-    def put_rows(self, rows: Rows, token: Any = None, on_done: Done | None = None) -> None:
-        """As `put`: rows (table, key, value) of several tables in one batch, in this order."""
+    def put_rows(self, rows: Rows, token: Any = None, on_done: Done | None = None, together: bool = False) -> None:
+        """As `put`: rows (table, key, value) of several tables in one batch, in this order. `together`: also a crash leaves all or none."""
         if self.deleting.jobs:
             self.deleting.before_rows(rows)
         self.tables.expect(rows)
-        self._internal.append((*self._of_rows(rows), on_done, token))
+        self._internal.append((*self._of_rows(rows, together), on_done, token))
         self.arm_append()
 
     def drop_rows(self, rows: Rows, token: Any, on_done: Done | None) -> None:
@@ -306,12 +307,13 @@ class Broker:
         if on_done is not None:
             self.when_stored(token, on_done)
 
-    def _of_rows(self, rows: Rows) -> tuple[list[Message], Callable[[], None]]:
+    def _of_rows(self, rows: Rows, together: bool = False) -> tuple[list[Message], Callable[[], None]]:
         def apply() -> None:
             for row in rows:
                 self.tables.apply(*row)
 
-        return [item_message(*row) for row in rows], apply
+        records = [item_message(*row) for row in rows]
+        return ([group_head(len(records)), *records] if together else records), apply
 
     def when_stored(self, token: Any, on_done: Done) -> None:
         """Call `on_done(token, None or GantryError)` when all that was handed over so far is as safe as an acknowledgement promises."""

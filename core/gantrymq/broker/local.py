@@ -478,6 +478,35 @@ class LocalBrokerPort:
         else:
             on_done(token, fits)
 
+    def put_together(
+        self,
+        table: str,
+        key: str,
+        expected: bytes | None,
+        items: Sequence[tuple[str, bytes | None]],
+        token: Any,
+        on_done: Done,
+    ) -> None:
+        if self._broker.tables.awaits(table, [key]):
+            again = partial(self.put_together, table, key, expected, items, token, on_done)
+            self._broker.when_stored(None, lambda _token, _result: again())
+            return
+        rows = self._broker.tables.rows(table)
+        fits = rows.get(key) == expected or (expected is None and is_quarantined(table, key, rows))
+        if not fits or not items:
+            on_done(token, fits)
+            return
+        try:
+            self._check_rows(table, items)
+        except GantryError as error:
+            on_done(token, error)
+            return
+
+        def done(_token: Any, result: Any) -> None:
+            on_done(token, result if isinstance(result, GantryError) else True)
+
+        self._broker.put_rows([(table, name, value) for name, value in items], None, done, together=True)
+
     def watch_table(
         self, table: str, on_change: Callable[[str, bytes | None], None] | None, token: Any, on_done: Done
     ) -> None:

@@ -310,6 +310,18 @@ class TablePort(Protocol):
         """(key, expected, value): change each row that is `expected` now (None: absent). Result: list[bool], which were. What such a
         row is instead, `watch_table` has told or will tell."""
 
+    def put_together(
+        self,
+        table: str,
+        key: str,
+        expected: bytes | None,
+        items: Sequence[tuple[str, bytes | None]],
+        token: object,
+        on_done: Done,
+    ) -> None:
+        """Set (None: delete) all rows of `items` in one piece, also through a crash, if the row of `key` is `expected` now; else none. The rows
+        lie where that one does. Result: bool, whether it was."""
+
     def watch_table(
         self, table: str, on_change: Callable[[str, bytes | None], None] | None, token: object, on_done: Done
     ) -> None:

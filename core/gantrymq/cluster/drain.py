@@ -75,7 +75,7 @@ class ClusterDrain:
         rows: dict[str, bytes] = yield partial(group.port.watch_table, table, None)
         batches: dict[int, list[tuple[str, bytes]]] = {}
         for key, value in rows.items():
-            home = self._cluster.home(f"{table}/{key}")
+            home = self._tables.home(table, key)
             if home is group:
                 return
             batch = batches.setdefault(home.index, [])

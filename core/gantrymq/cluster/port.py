@@ -613,6 +613,17 @@ class ClusterPort:
     ) -> None:
         self._tables.put_if(table, items, token, on_done)
 
+    def put_together(
+        self,
+        table: str,
+        key: str,
+        expected: bytes | None,
+        items: Sequence[tuple[str, bytes | None]],
+        token: Any,
+        on_done: Done,
+    ) -> None:
+        self._tables.put_together(table, key, expected, items, token, on_done)
+
     def watch_table(
         self, table: str, on_change: Callable[[str, bytes | None], None] | None, token: Any, on_done: Done
     ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.broker.port import Done
 from gantrymq.cluster.everywhere import Everywhere
@@ -15,6 +15,14 @@ if TYPE_CHECKING:
     from gantrymq.cluster.group import Cluster, Group
 
 Watcher = Callable[[str, bytes | None], None]
+
+FAMILIES: Final = frozenset({"mqtt_session"})
+"""Tables where a key with a line end is one of the row whose key stands in front of it."""
+
+
+def family_of(name: str, key: str) -> str:
+    """The key of the row that a row lies with."""
+    return key.partition("\n")[0] if name in FAMILIES else key
 
 
 class _Table:
@@ -127,7 +135,7 @@ class ClusterTables:
                 index = self.target(name, key)
                 batches.setdefault(index, []).append((key, value))
                 if value is None and self._cluster.groups[index].draining:  # it may be on its way to its new home
-                    home = self._cluster.home(f"{name}/{key}").index
+                    home = self.home(name, key).index
                     if home != index:
                         batches.setdefault(home, []).append((key, value))
         except GantryError as error:
@@ -175,6 +183,59 @@ class ClusterTables:
         ]
         Gathering(calls, gathered)
 
+    def put_together(
+        self,
+        name: str,
+        key: str,
+        expected: bytes | None,
+        items: Sequence[tuple[str, bytes | None]],
+        token: Any,
+        on_done: Done,
+    ) -> None:
+        """As TablePort.put_together."""
+        groups = self._cluster.ready_groups()
+        if len(self._cluster.groups) == 1 and groups:
+            groups[0].port.put_together(name, key, expected, items, token, on_done)
+        else:
+            call = partial(self._put_together, name, key, expected, items, token, on_done)
+            self._known(name, call, token, on_done)
+
+    def _put_together(
+        self,
+        name: str,
+        key: str,
+        expected: bytes | None,
+        items: Sequence[tuple[str, bytes | None]],
+        token: Any,
+        on_done: Done,
+    ) -> None:
+        try:
+            index = self.target(name, key)
+        except GantryError as error:
+            on_done(token, error)
+            return
+        # While a group is drained some of the rows may still lie there: what is set here counts, so they go.
+        left: dict[int, list[tuple[str, bytes | None]]] = {}
+        for one, _ in items:
+            place = self.place_of(name, one)
+            if place is not None and place != index:
+                left.setdefault(place, []).append((one, None))
+
+        def done(_token: Any, result: Any) -> None:
+            if isinstance(result, GantryError) or not result or not left:
+                on_done(token, result)
+                return
+            calls = [partial(self._cluster.groups[place].port.put, name, batch) for place, batch in left.items()]
+            everywhere(
+                calls, None, lambda _token, gone: on_done(token, gone if isinstance(gone, GantryError) else True)
+            )
+
+        self._cluster.groups[index].port.put_together(name, key, expected, items, None, done)
+
+    def home(self, name: str, key: str) -> Group:
+        """The group where a row belongs: one of a session's filters where the session's own does."""
+        return self._cluster.home(f"{name}/{family_of(name, key)}")
+
     def names(self) -> list[str]:
         """Tables that this process uses."""
         return list(self._tables)
@@ -182,7 +243,7 @@ class ClusterTables:
     def target(self, name: str, key: str) -> int:
         """Index of the group that a row is to be written at. Raises UNAVAILABLE."""
         found = self.place_of(name, key)
-        return found if found is not None else self._cluster.home(f"{name}/{key}").index
+        return found if found is not None else self.home(name, key).index
 
     def place_of(self, name: str, key: str) -> int | None:
         """Index of the group where the row was changed last."""
@@ -198,6 +259,7 @@ class ClusterTables:
         gone = [key for key, index in table.places.items() if index == group.index and key not in rows]
         for key in gone:
             table.changed(group.index, key, None)
-        for key, value in rows.items():
+        # A row that names others comes behind them: who goes on when it is told finds them.
+        for key in sorted(rows, key=lambda key: family_of(table.name, key) == key):
             if table.places.get(key, group.index) == group.index:
-                table.changed(group.index, key, value)
+                table.changed(group.index, key, rows[key])

@@ -110,6 +110,31 @@ def test_rows_are_compared_with_what_is_on_its_way() -> None:
     assert bench.broker.tables.rows("x") == {"a": b"1", "b": b"2", "c": b"1"}
 
 
+def test_rows_are_changed_together_if_one_is_as_expected() -> None:
+    bench = Bench()
+    port = LocalBrokerPort(bench.broker)
+    seen: list[tuple[str, Any]] = []
+    changes: list[tuple[str, bytes | None]] = []
+    bench.broker.tables.watch("x", lambda key, value: changes.append((key, value)))
+
+    def told(token: Any, result: Any) -> None:
+        seen.append((token, result))
+
+    port.put_together("x", "a", None, [("a/1", b"1"), ("a/2", b"1"), ("a", b"1")], "first", told)
+    port.put_together("x", "a", None, [("a/3", b"1"), ("a", b"2")], "late", told)
+    port.put_together("x", "a", b"1", [("a/1", None), ("a", b"2")], "second", told)
+    port.put_together("x", "a", b"2", [("\0", b"1"), ("a", b"3")], "refused", told)
+    bench.turn.run_until_quiet()
+    assert {name: result for name, result in seen if name != "refused"} == {
+        "first": True,
+        "late": False,
+        "second": True,
+    }
+    assert isinstance(dict(seen)["refused"], GantryError)
+    assert bench.broker.tables.rows("x") == {"a/2": b"1", "a": b"2"}
+    assert changes == [("a/1", b"1"), ("a/2", b"1"), ("a", b"1"), ("a/1", None), ("a", b"2")]
+
+
 @pytest.mark.parametrize("key", ["a\0b", "a\x01b", "a\x02b", "a\ud800", "", "x" * 4097])
 def test_a_key_that_recovery_would_not_read_is_refused(key: str) -> None:
     """U+0000 in a record's properties ends a log that was not closed; whatever was acknowledged behind it would be cut off."""

@@ -24,6 +24,27 @@ def test_rows_are_compared_at_every_group() -> None:
     assert KEYS[1] not in site.call(one, "watch_table", "mine", None)
 
 
+def test_rows_that_change_together_lie_where_the_one_that_is_compared_does() -> None:
+    site = Site("a", "b", "c")
+    one = site.gateway()
+    for key in KEYS:
+        assert site.call(
+            one, "put_together", "mqtt_session", key, None, [(f"{key}\nf", b"[1,7,0]"), (key, b'{"s":{}}')]
+        )
+    for node in site.nodes.values():
+        rows = node.broker.tables.rows("mqtt_session")
+        assert rows
+        assert {key.partition("\n")[0] for key in rows if "\n" in key} == {key for key in rows if "\n" not in key}
+    assert not site.call(one, "put_together", "mqtt_session", KEYS[0], b"2", [(KEYS[0], None)])
+    other = next(node for node in site.nodes.values() if KEYS[0] not in node.broker.tables.rows("mqtt_session")).broker
+    other.put("mqtt_session", [(f"{KEYS[0]}\nleft", b"[1,7,0]")], None, None)
+    site.run()
+    changes = [(f"{KEYS[0]}\nleft", b"[0,7,0]"), (KEYS[0], b'{"s":{},"n":1}')]
+    assert site.call(one, "put_together", "mqtt_session", KEYS[0], b'{"s":{}}', changes)
+    assert f"{KEYS[0]}\nleft" not in other.tables.rows("mqtt_session"), "it is set where the session is"
+    assert site.call(one, "watch_table", "mqtt_session", None)[f"{KEYS[0]}\nleft"] == b"[0,7,0]"
+
+
 def test_a_row_of_one_group_is_compared_there() -> None:
     site = Site("a")
     port = site.gateway()

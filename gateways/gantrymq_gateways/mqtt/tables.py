@@ -1,8 +1,9 @@
 """What is remembered of persistent sessions: tables `mqtt_session` and `mqtt_filter`, in memory and as rows.
 
 `mqtt_session`: client id -> JSON {"s": {filter: [granted (messages/grants.py), light queue, owed]}, "l": when the client left, ms, "g": the gateway that holds
-it, "e": [light queue], "x": seconds that it outlives its connection, absent with 3.x, "u": its user, absent without authentication}. `owed` 1: the filter's retained messages are not acknowledged yet. `e`: queues of filters that ended, where the
-session's place may still be. `mqtt_filter`: light queue (decimal) -> the filter that feeds it, perhaps U+0000 and a mark. A filter without
+it, "e": [light queue], "n": changes of rows of filters, "o": 1 when it is being ended, "x": seconds that it outlives its connection, absent with 3.x, "u": its user, absent without authentication}. `owed` 1: the filter's retained messages are not acknowledged yet. `e`: queues of filters that ended, where the
+session's place may still be. From the 33rd filter on (drafts.py) each has a row of its own in the same table: client id, a line end (no client id
+has one) and the filter -> JSON [granted, light queue, owed]. They change in one piece with the session's row, which counts that. `mqtt_filter`: light queue (decimal) -> the filter that feeds it, perhaps U+0000 and a mark. A filter without
 sessions is removed after a grace time, not at once: a session of another gateway may just be taking it. Who takes one that has been unused
 for a while changes the mark, and who removes one sets it to `-`, each if the row is as they know it: so one of them finds that the other was first.
 """
@@ -10,16 +11,19 @@ for a while changes the mark, and who removes one sets it to `-`, each if the ro
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import msgspec
 
 from gantrymq_gateways.mqtt.topics.mapping import filter_route
-from gantrymq_gateways.mqtt.topics.shared import bare, stands_apart
+from gantrymq_gateways.mqtt.topics.shared import bare
 
 SESSION_TABLE: Final = "mqtt_session"
 FILTER_TABLE: Final = "mqtt_filter"
+
+LINE_END: Final = "\n"
+"""Stands in no client id [MQTT-1.5.3] (wire/text.py)."""
 
 FILTER_GRACE_MS: Final = 60_000
 """An unused filter stays for so long; a SUBSCRIBE that takes a part of it stores what it has (lifecycle.py, SAVE_MS)."""
@@ -39,11 +43,16 @@ class StoredFilter(msgspec.Struct, array_like=True, gc=False):
     light: int
     owed: int = 0
 
+    def encode(self) -> bytes:
+        """The value of a row of its own."""
+        return _encode(self)
+
 
 class StoredSession(msgspec.Struct, omit_defaults=True):
-    """One row of `mqtt_session`. `left_ms` 0: connected, or nobody knows. `gateway`: who may change it (rows.py). `ending`: light queues
+    """A session's row of `mqtt_session`, with its first filters. `left_ms` 0: connected, or nobody knows. `gateway`: who may change it (rows.py). `ending`: light queues
     that the session gives its place in back: whoever has it next does what is left of that. `expiry_s`: how long it outlives its
-    connection, None: as configured. `user`: whose it is, empty: nobody's."""
+    connection, None: as configured. `user`: whose it is, empty: nobody's. `changes`: another number after each change of a filter with a row of
+    its own. `over`: 1 when the session has ended and only some of its filters are left to be ended."""
 
     filters: dict[str, StoredFilter] = msgspec.field(name="s")
     left_ms: int = msgspec.field(name="l", default=0)
@@ -51,21 +60,17 @@ class StoredSession(msgspec.Struct, omit_defaults=True):
     expiry_s: int | None = msgspec.field(name="x", default=None)
     user: str = msgspec.field(name="u", default="")
     ending: list[int] = msgspec.field(name="e", default_factory=list)
+    changes: int = msgspec.field(name="n", default=0)
+    over: int = msgspec.field(name="o", default=0)
 
     def encode(self) -> bytes:
         """The row's value."""
-        return _encode_session(self)
+        return _encode(self)
 
     @staticmethod
     def decode(value: bytes) -> StoredSession:
         """From a row's value. Raises msgspec.DecodeError."""
         return _decode_session(value)
-
-    def end(self, text: str) -> None:
-        """The filter is none of the session's any more; its place in the light queue is still to be given back."""
-        ended = self.filters.pop(text, None)
-        if ended is not None and not stands_apart(text):  # the place in a group's queue is the group's
-            self.ending.append(ended.light)
 
 
 class Holder(msgspec.Struct):
@@ -75,14 +80,26 @@ class Holder(msgspec.Struct):
     user: str = msgspec.field(name="u", default="")
 
 
-_encode_session = msgspec.json.Encoder().encode
+_encode = msgspec.json.Encoder().encode
 _decode_session = msgspec.json.Decoder(StoredSession).decode
+decode_filter = msgspec.json.Decoder(StoredFilter).decode
 holder_of = msgspec.json.Decoder(Holder).decode
 
 
 def check_session(key: str, value: bytes) -> None:
     """Raise for a row of `mqtt_session` that cannot be read."""
-    _decode_session(value)
+    client_id, line_end, text = key.partition(LINE_END)
+    if not line_end:
+        _decode_session(value)
+        return
+    decode_filter(value)
+    if not client_id or not text:
+        raise ValueError(f"{key!r} names no client or no filter")
+
+
+def filter_key(client_id: str, text: str) -> str:
+    """Key of a filter's own row."""
+    return client_id + LINE_END + text
 
 
 def check_filter_row(key: str, value: bytes) -> None:
@@ -107,6 +124,8 @@ class SessionTable:
 
     def __init__(self, session_expiry_ms: int = 0) -> None:
         self._rows: dict[str, bytes] = {}
+        self._filters: dict[str, dict[str, bytes]] = {}
+        """Client id -> filter -> its own row."""
         self._session_expiry_ms = session_expiry_ms
         """Of sessions whose row says nothing."""
         self._ends: dict[str, int] = {}
@@ -122,7 +141,7 @@ class SessionTable:
         self._fresh_since: dict[int, int] = {}
         """Of unused light queues, when every gateway began to count its grace time; not known of what was unused at the start."""
         self._echoes: dict[str, list[bytes | None]] = {}
-        """Client id -> values written here whose change has not come back from the table yet."""
+        """Key -> values written here whose change has not come back from the table yet."""
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -139,6 +158,7 @@ class SessionTable:
         """Start from the tables. Nobody is connected yet: every session's expiry counts from now on."""
         for known in (
             self._rows,
+            self._filters,
             self._ends,
             self._users,
             self._filter_of,
@@ -152,44 +172,70 @@ class SessionTable:
         for light, text in filters.items():
             self.changed_filter(light, text, now_ms)
         self._fresh_since.clear()
-        for client_id, value in sessions.items():
+        for key, value in sessions.items():
+            if LINE_END in key:
+                self._apply(key, value, now_ms)
+                continue
             session = StoredSession.decode(value)
-            self._rows[client_id] = value
+            self._rows[key] = value
             self._use({}, session.filters, now_ms)
-            self._away(client_id, session, now_ms)
+            self._away(key, session, now_ms)
 
     def row(self, client_id: str) -> bytes | None:
         """The row's value as far as it is known here: another gateway's last change may be on its way."""
         return self._rows.get(client_id)
 
-    def writing_session(self, client_id: str, value: bytes | None) -> None:
+    def filters_of(self, client_id: str) -> Mapping[str, bytes]:
+        """Filters that have rows of their own, with those; it changes with the table."""
+        return self._filters.get(client_id, {})
+
+    def writing_session(self, key: str, value: bytes | None) -> None:
         """A row is handed to the table; `wrote_session` or `unwritten_session` follows."""
-        self._echoes.setdefault(client_id, []).append(value)
+        self._echoes.setdefault(key, []).append(value)
 
-    def wrote_session(self, client_id: str, value: bytes | None, now_ms: int) -> None:
+    def wrote_session(self, key: str, value: bytes | None, now_ms: int) -> None:
         """The table has the row: it counts at once, if the table has not reported it, and perhaps what came after it, before."""
-        if value in self._echoes.get(client_id, ()):
-            self._apply(client_id, value, now_ms)
+        if value in self._echoes.get(key, ()):
+            self._apply(key, value, now_ms)
 
-    def unwritten_session(self, client_id: str, value: bytes | None) -> None:
+    def unwritten_session(self, key: str, value: bytes | None) -> None:
         """The table did not take the row."""
-        echoes = self._echoes.get(client_id)
+        echoes = self._echoes.get(key)
         if echoes is not None and value in echoes:
             echoes.remove(value)
             if not echoes:
-                del self._echoes[client_id]
+                del self._echoes[key]
 
-    def changed_session(self, client_id: str, value: bytes | None, now_ms: int) -> None:
-        """A row of `mqtt_session` changed (None: deleted)."""
-        echoes = self._echoes.get(client_id)
+    def changed_session(self, key: str, value: bytes | None, now_ms: int) -> None:
+        """A row of `mqtt_session` changed (None: deleted), a session's or one of a filter."""
+        echoes = self._echoes.get(key)
         if echoes is not None and value in echoes:
             echoes.remove(value)
             if echoes:
                 return  # Something newer is being written here.
-            del self._echoes[client_id]
-        self._apply(client_id, value, now_ms)
+            del self._echoes[key]
+        self._apply(key, value, now_ms)
 
-    def _apply(self, client_id: str, value: bytes | None, now_ms: int) -> None:
+    def _apply_filter(self, client_id: str, text: str, value: bytes | None, now_ms: int) -> None:
+        rows = self._filters.get(client_id, {})
+        old = rows.get(text)
+        if old == value:
+            return
+        if value is not None:
+            self._count(decode_filter(value).light, 1, now_ms)
+            self._filters.setdefault(client_id, rows)[text] = value
+        if old is not None:
+            self._count(decode_filter(old).light, -1, now_ms)
+        if value is None:
+            del rows[text]
+            if not rows:
+                del self._filters[client_id]
+
+    def _apply(self, key: str, value: bytes | None, now_ms: int) -> None:
+        client_id, line_end, text = key.partition(LINE_END)
+        if line_end:
+            self._apply_filter(client_id, text, value, now_ms)
+            return
         old = self._rows.get(client_id)
         if old == value:
             return

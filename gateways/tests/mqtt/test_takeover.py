@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,10 @@ def start(client: Client, packet: codec.Packet) -> None:
 
 
 def stored(world: World) -> dict[str, object]:
-    row: dict[str, object] = json.loads(world.port.tables["mqtt_session"]["c"])
+    """The session's row, with the filters that have rows of their own."""
+    rows = world.port.tables["mqtt_session"]
+    row: dict[str, Any] = json.loads(rows["c"])
+    row["s"] |= {key.partition("\n")[2]: json.loads(value) for key, value in rows.items() if key.startswith("c\n")}
     return row
 
 

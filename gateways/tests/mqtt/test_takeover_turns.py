@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from gantrymq_gateways.mqtt import drafts
+from gantrymq_gateways.mqtt.sessions import lifecycle
+from gantrymq_gateways.mqtt.sessions import rows as session_rows
 from gantrymq_gateways.mqtt.tables import FILTER_GRACE_MS
 from gantrymq_gateways.mqtt.wire import codec
 from gantrymq_gateways.mqtt.wire.codec import ConnAck, Connect, Subscribe, Unsubscribe
@@ -84,8 +87,10 @@ class Run:
 
     def row(self) -> dict[str, list[int]]:
         """Filters of the stored session."""
-        row: dict[str, list[int]] = json.loads(self.site.broker.tables.rows("mqtt_session")[self.client_id])["s"]
-        return row
+        rows = self.site.broker.tables.rows("mqtt_session")
+        row: dict[str, list[int]] = json.loads(rows[self.client_id])["s"]
+        own = {key.partition("\n")[2]: value for key, value in rows.items() if key.startswith(f"{self.client_id}\n")}
+        return row | {text: json.loads(value) for text, value in own.items()}
 
     def check(self, taker: Client) -> None:
         if taker.closed:
@@ -120,8 +125,13 @@ class Run:
         return {topic for topic, _ in got}
 
 
+@pytest.mark.parametrize("rows", [False, True], ids=["one row", "rows of filters"])
 @pytest.mark.parametrize("what", ["subscribe", "unsubscribe", "clean", "clean back"])
-def test_a_takeover_between_any_two_steps(site: Site, what: str) -> None:
+def test_a_takeover_between_any_two_steps(site: Site, what: str, rows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if rows:  # and each is changed alone
+        monkeypatch.setattr(drafts, "INLINE_MAX", 0)
+        for module in (session_rows, lifecycle):
+            monkeypatch.setattr(module, "TOGETHER_MAX", 1)
     number = 0
     first_over = False
     first = 0

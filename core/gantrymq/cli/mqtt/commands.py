@@ -20,7 +20,6 @@ from gantrymq.logs import complain
 
 mqtt_app = typer.Typer()
 
-SESSIONS: Final = "mqtt_session"
 FILTERS: Final = "mqtt_filter"
 RETAINED: Final = "mqtt_retained"
 BANS: Final = "mqtt_ban"
@@ -216,14 +215,15 @@ async def _backlog(reach: Any, light: int, group: str) -> int | None:
 
 async def show_sessions(admin: Any, count: int, as_json: bool, again: bool, interval: float) -> None:
     """A row each; what waits is asked of the brokers."""
+    from gantrymq.cli.mqtt.console import session_rows
     from gantrymq.cli.screen import ago, number, plain
 
     async def fetch(reach: Any) -> tuple[list[Any], Any]:
-        found = await reach.rows(SESSIONS)
+        found = await session_rows(reach)
         now_ms = time.time_ns() // 1_000_000
         rows = []
         for client in sorted(found)[:count]:
-            row = json.loads(found[client])
+            row = found[client]
             lights = {each[1] for text, each in row["s"].items() if not text.startswith(SHARED)}
             waiting = [await _backlog(reach, light, CLIENT_GROUP + client) for light in lights]
             left_ms = row.get("l", 0)
@@ -247,12 +247,13 @@ async def show_sessions(admin: Any, count: int, as_json: bool, again: bool, inte
 
 async def show_subscriptions(admin: Any, client: str, count: int, as_json: bool, again: bool, interval: float) -> None:
     """A row per client and filter."""
+    from gantrymq.cli.mqtt.console import session_rows
     from gantrymq.cli.screen import plain
 
     async def fetch(reach: Any) -> tuple[list[Any], Any]:
         found: dict[tuple[str, str], dict[str, Any]] = {}
-        for name, value in (await reach.rows(SESSIONS)).items():
-            for text, each in json.loads(value)["s"].items():
+        for name, row in (await session_rows(reach)).items():
+            for text, each in row["s"].items():
                 found[name, text] = {"client": name, "filter": text, "qos": each[0] & 3}
         rows = [found[key] for key in sorted(found) if not client or key[0] == client][:count]
         cells = [[plain(row["client"]), plain(row["filter"]), str(row["qos"])] for row in rows]

@@ -68,3 +68,19 @@ async def _dead(reach: Tables, silent: set[str]) -> list[str]:
         reach.port.drop_lease(LEASE_PREFIX + gateway, epoch)
         found.append(gateway)
     return found
+
+
+SESSIONS: Final = "mqtt_session"
+LINE_END: Final = "\n"
+"""Between client id and filter in keys of rows that filters have of their own."""
+
+
+async def session_rows(reach: Any) -> dict[str, dict[str, Any]]:
+    """Rows of sessions with all their filters, by client id."""
+    rows = await reach.rows(SESSIONS)
+    found: dict[str, dict[str, Any]] = {key: json.loads(value) for key, value in rows.items() if LINE_END not in key}
+    for key, value in rows.items():
+        client, line_end, text = key.partition(LINE_END)
+        if line_end and client in found:
+            found[client]["s"][text] = json.loads(value)
+    return found

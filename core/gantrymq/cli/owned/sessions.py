@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Annotated, Any, Final
 
@@ -14,7 +13,6 @@ from gantrymq.cli.owned.places import Places, Row, check_protocol, facts_of, rea
 
 session_app = typer.Typer()
 
-SESSIONS: Final = "mqtt_session"
 SHARED: Final = ("$share/", "$queue/")
 Protocol = Annotated[str, typer.Option("--protocol", help="mqtt: others have no sessions.")]
 
@@ -68,6 +66,7 @@ def _row(client: str, row: Row, numbers: Row) -> Row:
 
 async def show_sessions(admin: Any, protocol: str, count: int, as_json: bool, again: bool, interval: float) -> None:
     """A row each."""
+    from gantrymq.cli.mqtt.console import session_rows
     from gantrymq.cli.screen import ago, lag_text, listing, number, plain, size, watch
 
     check_protocol(protocol, "mqtt")
@@ -75,8 +74,8 @@ async def show_sessions(admin: Any, protocol: str, count: int, as_json: bool, ag
         places = Places(reach)
 
         async def fetch() -> tuple[list[Row], Any]:
-            rows = await reach.rows(SESSIONS)
-            found = {client: json.loads(rows[client]) for client in sorted(rows)[:count]}
+            rows = await session_rows(reach)
+            found = {client: rows[client] for client in sorted(rows)[:count]}
             numbers = await places.measure([(client, places_of(client, row)) for client, row in found.items()])
             shown = [_row(client, row, numbers[client]) for client, row in found.items()]
             now_ms = time.time_ns() // 1_000_000
@@ -100,14 +99,15 @@ def _rate(value: float | None) -> str:
 
 async def show_session(admin: Any, client: str, protocol: str, as_json: bool) -> None:
     """All there is to say of one."""
+    from gantrymq.cli.mqtt.console import session_rows
     from gantrymq.model.errors import ErrorCode, GantryError
 
     check_protocol(protocol, "mqtt")
     async with reached(admin) as reach:
-        value = (await reach.rows(SESSIONS)).get(client)
-        if value is None:
+        row = (await session_rows(reach)).get(client)
+        if row is None:
             raise GantryError(ErrorCode.NOT_FOUND, f"no session of {client} is kept (see `gantry session list`)")
-        row, places = json.loads(value), Places(reach)
+        places = Places(reach)
 
         async def measure() -> Row:
             numbers = await places.measure([(client, places_of(client, row))])

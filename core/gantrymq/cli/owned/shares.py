@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from gantrymq.cli.owned.places import Places, Row, reached
 from gantrymq.cli.owned.queues import MQTT, place_of, queues
-from gantrymq.cli.owned.sessions import SESSIONS
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.names import share_parts
 
@@ -36,6 +34,8 @@ class Shares:
 
     async def each(self) -> list[Row]:
         """A row per subscription."""
+        from gantrymq.cli.mqtt.console import session_rows
+
         if self._open is None:
             reach = await self._stack.enter_async_context(reached(self._admin))
             self._open = reach, Places(reach)
@@ -45,8 +45,7 @@ class Shares:
             return []
         numbers = await places.measure([(row["queue"], [place_of(row)]) for row in found])
         members: dict[str, int] = {}
-        for value in (await reach.rows(SESSIONS)).values():
-            row = json.loads(value)
+        for row in (await session_rows(reach)).values():
             for text in row["s"] if not row.get("l") else ():
                 members[text] = members.get(text, 0) + 1
         rows: list[Row] = []

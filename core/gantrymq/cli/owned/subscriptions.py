@@ -11,7 +11,7 @@ from gantrymq.broker.port import SHARED_GROUP
 from gantrymq.cli import options
 from gantrymq.cli.options import Interval, Json, Max, Nameserver, Watch
 from gantrymq.cli.owned.places import COLUMNS, Places, Row, cells, check_protocol, facts_of, reached, show_one
-from gantrymq.cli.owned.sessions import SESSIONS, SHARED
+from gantrymq.cli.owned.sessions import SHARED
 from gantrymq.model import names
 
 subscription_app = typer.Typer()
@@ -53,6 +53,8 @@ def show(
 
 async def subscriptions(reach: Any, protocol: str) -> list[Row]:
     """All, with `places`."""
+    from gantrymq.cli.mqtt.console import session_rows
+
     found: list[Row] = []
     if protocol in ("", EVENTS):
         for key, value in sorted((await reach.rows(SUBSCRIPTIONS)).items()):
@@ -60,8 +62,8 @@ async def subscriptions(reach: Any, protocol: str) -> list[Row]:
             if "document" in row:  # else it is being deleted
                 found.append(await _webhook(reach, key, row))
     if protocol in ("", MQTT):
-        for client, value in sorted((await reach.rows(SESSIONS)).items()):
-            for text, each in sorted(json.loads(value)["s"].items()):
+        for client, session in sorted((await session_rows(reach)).items()):
+            for text, each in sorted(session["s"].items()):
                 group = SHARED_GROUP if text.startswith(SHARED) else f"mqtt:{client}"
                 row = {"subscription": f"{client}/{text}", "protocol": MQTT, "to": client, "qos": each[0] & 3}
                 found.append({**row, "status": "active", "places": [(f"~{each[1]}", group)]})

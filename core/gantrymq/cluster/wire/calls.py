@@ -94,6 +94,7 @@ ARGUMENTS: Final[dict[int, Any]] = {
     GatewayCode.PURGE: tuple[Natural],
     GatewayCode.PUT: tuple[str, list[tuple[str, bytes | None]]],
     GatewayCode.PUT_IF: tuple[str, list[tuple[str, bytes | None, bytes | None]]],
+    GatewayCode.PUT_TOGETHER: tuple[str, str, bytes | None, list[tuple[str, bytes | None]]],
     GatewayCode.WATCH_TABLE: tuple[str, bool],
     GatewayCode.TAKE_LEASE: tuple[str, bool],
     GatewayCode.IS_FREE: tuple[str],

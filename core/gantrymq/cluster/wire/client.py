@@ -493,6 +493,17 @@ class RemoteBrokerPort:
     ) -> None:
         self._call(GatewayCode.PUT_IF, [table, list(items)], token, on_done)
 
+    def put_together(
+        self,
+        table: str,
+        key: str,
+        expected: bytes | None,
+        items: Sequence[tuple[str, bytes | None]],
+        token: Any,
+        on_done: Done,
+    ) -> None:
+        self._call(GatewayCode.PUT_TOGETHER, [table, key, expected, list(items)], token, on_done)
+
     def watch_table(
         self, table: str, on_change: Callable[[str, bytes | None], None] | None, token: Any, on_done: Done
     ) -> None:

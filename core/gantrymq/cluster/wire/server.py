@@ -208,6 +208,7 @@ class GatewaySession:
             GatewayCode.PURGE: port.purge,
             GatewayCode.PUT: self._put,
             GatewayCode.PUT_IF: self._put_if,
+            GatewayCode.PUT_TOGETHER: self._put_together,
             GatewayCode.WATCH_TABLE: self._watch_table,
             GatewayCode.TAKE_LEASE: lambda name, force, token, done: port.take_lease(
                 name, force, self._lease_lost, token, done
@@ -288,6 +289,18 @@ class GatewaySession:
     ) -> None:
         refuse_unreadable(table, [(key, value) for key, _, value in items], CHECKS)
         self._port.put_if(table, items, token, done)
+
+    def _put_together(
+        self,
+        table: str,
+        key: str,
+        expected: bytes | None,
+        items: list[tuple[str, bytes | None]],
+        token: Command,
+        done: Callable[[Any, Any], None],
+    ) -> None:
+        refuse_unreadable(table, items, CHECKS)
+        self._port.put_together(table, key, expected, items, token, done)
 
     def _submit(self, sent: list[Sent], sent_in: int, *rest: Any) -> None:
         """SUBMIT, and SUBMIT_WITH, which has settlements and rows before token and callback."""

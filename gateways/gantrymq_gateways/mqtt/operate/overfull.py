@@ -19,7 +19,6 @@ from gantrymq.net.procedures.order import Work
 from gantrymq_gateways.mqtt.sessions.hold import Hold
 from gantrymq_gateways.mqtt.sessions.lifecycle import FILTER_WORK, GROUP_PREFIX, Lifecycle
 from gantrymq_gateways.mqtt.sessions.sessions import PersistentSession
-from gantrymq_gateways.mqtt.tables import StoredSession
 from gantrymq_gateways.mqtt.topics.shared import stands_apart
 from gantrymq_gateways.mqtt.wire.reasons import Reason
 
@@ -91,11 +90,11 @@ class Overfull:
         yield from self._done(client_id, value)
 
     def _is_over(self, client_id: str, entries: int) -> Generator[Call, Any, bool]:
-        stored = self._lifecycle.table.row(client_id)
+        stored = self._lifecycle.rows.stored(client_id)
         if stored is None:
             return False
         work = Work()
-        for text, kept in StoredSession.decode(stored).filters.items():
+        for text, kept in stored.filters.items():
             if stands_apart(text):
                 continue
             if work.spend(FILTER_WORK):

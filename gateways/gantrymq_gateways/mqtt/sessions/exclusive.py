@@ -15,6 +15,7 @@ import msgspec
 from gantrymq.broker.port import BrokerPort
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.procedures.driver import Call, Steps, call
+from gantrymq_gateways.mqtt.drafts import Draft
 from gantrymq_gateways.mqtt.messages.will_rows import LEASE
 from gantrymq_gateways.mqtt.sessions.sessions import Session
 from gantrymq_gateways.mqtt.tables import SessionTable, StoredSession
@@ -80,12 +81,15 @@ class Exclusives:
     def _is_held(self, text: str, holder: str, gateway: str) -> Generator[Call, Any, bool]:
         row = self._table.row(holder)
         is_over = row is None or self._table.is_expired(holder, self._now_ms())
-        if row is not None and not is_over and text in StoredSession.decode(row).filters:
+        if row is not None and not is_over and self._has(holder, row, text):
             return True
         if gateway == self._gateway:
             return holder in self._live
         free: bool = yield call(self._port.is_free, LEASE + gateway)
         return not free
+
+    def _has(self, client_id: str, row: bytes, text: str) -> bool:
+        return text in Draft(StoredSession.decode(row), self._table.filters_of(client_id)).filters
 
     def drop(self, client_id: str, filters: Iterable[str]) -> None:
         """The client has these subscriptions no more."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Generator
 from functools import partial
+from itertools import islice
 from typing import Any, Final, Protocol
 
 from gantrymq.broker.port import END, FIND, BrokerPort, CursorInfo
@@ -15,6 +16,7 @@ from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.procedures.driver import Call, Steps, call, pause, run
 from gantrymq.net.procedures.order import Serial, Work
 from gantrymq_gateways.mqtt.config import MqttConfig
+from gantrymq_gateways.mqtt.drafts import Draft
 from gantrymq_gateways.mqtt.messages import exchange
 from gantrymq_gateways.mqtt.messages.deliver import Outlet
 from gantrymq_gateways.mqtt.messages.exchange import Released, receipts_key, row_key
@@ -26,7 +28,7 @@ from gantrymq_gateways.mqtt.sessions.filter_queues import FilterQueues
 from gantrymq_gateways.mqtt.sessions.hold import Hold
 from gantrymq_gateways.mqtt.sessions.memory import Memories
 from gantrymq_gateways.mqtt.sessions.past import Replays
-from gantrymq_gateways.mqtt.sessions.rows import TAKEN, SessionRows
+from gantrymq_gateways.mqtt.sessions.rows import TAKEN, TOGETHER_MAX, SessionRows
 from gantrymq_gateways.mqtt.sessions.sessions import (
     PersistentSession,
     Session,
@@ -35,8 +37,15 @@ from gantrymq_gateways.mqtt.sessions.sessions import (
     Waiting,
 )
 from gantrymq_gateways.mqtt.sessions.shared import SharedGroups
-from gantrymq_gateways.mqtt.sessions.terms import Terms
-from gantrymq_gateways.mqtt.tables import FILTER_GRACE_MS, SessionTable, StoredFilter, StoredSession, holder_of
+from gantrymq_gateways.mqtt.sessions.terms import Terms, codes_of, is_quiet
+from gantrymq_gateways.mqtt.tables import (
+    FILTER_GRACE_MS,
+    LINE_END,
+    SessionTable,
+    StoredFilter,
+    StoredSession,
+    holder_of,
+)
 from gantrymq_gateways.mqtt.topics.exclusive import check_exclusive, is_exclusive, plain
 from gantrymq_gateways.mqtt.topics.mapping import SYS_PREFIX
 from gantrymq_gateways.mqtt.topics.past import is_past
@@ -44,7 +53,7 @@ from gantrymq_gateways.mqtt.topics.shared import check_shared, is_shared, stands
 from gantrymq_gateways.mqtt.wire import constants as c
 from gantrymq_gateways.mqtt.wire import properties as p
 from gantrymq_gateways.mqtt.wire.packets import Subscribe, Unsubscribe
-from gantrymq_gateways.mqtt.wire.reasons import SUBACK_FAILURE, Reason, subscribe_reason
+from gantrymq_gateways.mqtt.wire.reasons import Reason
 
 log = logging.getLogger(__name__)
 
@@ -178,14 +187,14 @@ class Lifecycle:
         self, client: Client, terms: Terms, client_id: str, epoch: int, hold: Hold
     ) -> Generator[Call, Any, bool]:
         """False: there is no session to go on with, and none is begun."""
-        found: StoredSession | None = None
+        found: Draft | None = None
 
-        def found_it(row: StoredSession) -> None:
+        def found_it(session: Draft) -> None:
             nonlocal found
-            found = row
-            if row.gateway != self.rows.gateway:
+            found = session
+            if session.row.gateway != self.rows.gateway:
                 self._memories.forget(client_id)  # Another gateway had it meanwhile.
-            _take(row, terms)
+            _take(session.row, terms)
 
         def begin() -> StoredSession:
             if len(self.table) >= self._sessions_max:
@@ -198,9 +207,10 @@ class Lifecycle:
         if stored is None:
             return False
         present = stored is found  # not one that was found and went before it was claimed [MQTT-3.2.2-2]
-        if stored.ending:  # a clean session or an UNSUBSCRIBE that was taken over
-            present = present and bool(stored.filters)
-            yield from self._give_back(client_id, hold, stored)
+        if stored.row.over or stored.row.ending:  # a clean session or an UNSUBSCRIBE that was taken over
+            present = present and not stored.row.over and bool(stored.filters)
+            if not (yield from self._end_filters(client_id, hold, stored)):
+                return False
         work = Work()
         places = yield from self._open_places(client, client_id, stored, work)
         if places is None:
@@ -244,7 +254,7 @@ class Lifecycle:
         return True
 
     def _open_places(
-        self, client: Client, client_id: str, stored: StoredSession, work: Work
+        self, client: Client, client_id: str, stored: Draft, work: Work
     ) -> Generator[Call, Any, Places | None]:
         """(filters with the cursor of each, shared subscriptions, whether a queue had to begin anew) of a stored session. None: its client is gone."""
         opened: list[tuple[str, StoredFilter, int]] = []
@@ -314,20 +324,18 @@ class Lifecycle:
         if light != kept.light:
             kept.light = light
 
-            def correct(row: StoredSession) -> None:
+            def correct(row: Draft) -> None:
                 if text in row.filters:
                     row.filters[text].light = light
 
             yield from self._change(session, correct)
 
-    def _change(
-        self, session: PersistentSession, change: Callable[[StoredSession], None]
-    ) -> Generator[Call, Any, bool]:
+    def _change(self, session: PersistentSession, change: Callable[[Draft], None]) -> Generator[Call, Any, bool]:
         """Change a session's row. False: somebody else has the session, it is theirs then."""
         stored = self.rows.held(session.hold)
         if stored is not None:
             change(stored)
-            stored.left_ms = 0
+            stored.row.left_ms = 0
             if (yield from self.rows.write(session.client_id, session.hold, stored)):
                 return True
         if session.is_attached():
@@ -341,11 +349,11 @@ class Lifecycle:
             self.serial.put(session.client_id, self._paid(session, paid), self.report)
 
     def _paid(self, session: PersistentSession, paid: set[str]) -> Steps:
-        yield self.pause  # One row for all filters that are paid in a turn: it holds every filter of the session.
+        yield self.pause  # One change for all filters that are paid in a turn.
         texts = paid.copy()
         paid.clear()
 
-        def pay(stored: StoredSession) -> None:
+        def pay(stored: Draft) -> None:
             for kept in [stored.filters[text] for text in texts if text in stored.filters]:
                 kept.owed = 0
 
@@ -377,7 +385,7 @@ class Lifecycle:
             subscribed = session.subscriptions
         before = {text: stored.filters[text] for text, _ in packet.filters if text in stored.filters} if stored else {}
         identifier = packet.properties.get(p.SUBSCRIPTION_ID, [0])[0]
-        quiet = {text for text, options in packet.filters if _is_quiet(options, text in subscribed)}
+        quiet = {text for text, options in packet.filters if is_quiet(options, text in subscribed)}
         for text, options in packet.filters:
             try:
                 qos = pack(options, identifier)
@@ -414,7 +422,8 @@ class Lifecycle:
                 yield from self._owe(session, stored, wanted if few else found, found)
             if session.is_attached():
                 answer(
-                    _codes(session, packet, granted, refused), refused[bad[0]].text if bad and bad[0] in refused else ""
+                    codes_of(session, packet, granted, refused),
+                    refused[bad[0]].text if bad and bad[0] in refused else "",
                 )
                 session.send_retained(found)  # [MQTT-3.8.4-3]
                 if not few:
@@ -424,7 +433,7 @@ class Lifecycle:
     def _subscribe_persistent(
         self,
         session: PersistentSession,
-        stored: StoredSession,
+        stored: Draft,
         granted: dict[str, int],
         refused: dict[str, GantryError],
         before: dict[str, StoredFilter],
@@ -460,7 +469,7 @@ class Lifecycle:
             if work.spend(FILTER_WORK):
                 yield self.pause
 
-        def correct(row: StoredSession) -> None:
+        def correct(row: Draft) -> None:
             row.filters.update({text: stored.filters[text] for text in cursors})
             for text in failed:
                 if text in before:
@@ -479,7 +488,7 @@ class Lifecycle:
     def _owe(
         self,
         session: PersistentSession,
-        stored: StoredSession,
+        stored: Draft,
         looked_at: Collection[str],
         found: dict[str, list[Waiting]],
     ) -> Steps:
@@ -487,7 +496,7 @@ class Lifecycle:
         owing = {text for text, messages in found.items() if (owed := messages[0][2]) is not None and owed.left}
         wrong = [text for text in looked_at if stored.filters[text].owed != (text in owing)]
 
-        def correct(row: StoredSession) -> None:
+        def correct(row: Draft) -> None:
             for text in wrong:
                 row.filters[text].owed = int(text in owing)
 
@@ -495,7 +504,7 @@ class Lifecycle:
             yield from self._change(session, correct)
 
     def _save(
-        self, session: PersistentSession, stored: StoredSession, granted: dict[str, int], saved_ms: int | None
+        self, session: PersistentSession, stored: Draft, granted: dict[str, int], saved_ms: int | None
     ) -> Generator[Call, Any, int]:
         """Put what a SUBSCRIBE took into the session's row, if that is long ago (or None: now). Returns when it was done last, 0 when
         the session is somebody else's."""
@@ -542,7 +551,7 @@ class Lifecycle:
         if not session.is_attached():
             self.fanout.detach(text, session)
 
-    def _take_filter(self, stored: StoredSession, text: str, qos: int) -> Steps:
+    def _take_filter(self, stored: Draft, text: str, qos: int) -> Steps:
         """Note the filter with its light queue."""
         known = stored.filters.get(text)
         light = known.light if known is not None else 0
@@ -583,7 +592,7 @@ class Lifecycle:
                 yield self.pause
         lights: dict[str, int] = {}
 
-        def end(stored: StoredSession) -> None:
+        def end(stored: Draft) -> None:
             for text in known:
                 if text in stored.filters:
                     lights[text] = stored.filters[text].light
@@ -650,10 +659,10 @@ class Lifecycle:
     def _left(self, client_id: str, epoch: int, hold: Hold, expiry_s: int | None = None) -> Steps:
         """The session's client is gone: note when, and let the client id go. `expiry_s`: what its DISCONNECT said."""
 
-        def leave(stored: StoredSession) -> None:
-            stored.left_ms = self.now_ms()
+        def leave(stored: Draft) -> None:
+            stored.row.left_ms = self.now_ms()
             if expiry_s is not None:
-                stored.expiry_s = expiry_s
+                stored.row.expiry_s = expiry_s
 
         try:
             if client_id in self.live:
@@ -670,20 +679,21 @@ class Lifecycle:
         """End a stored session: all its filters, then its places in the light queues, then its row. What is left when it is taken over
         the taker does."""
         self._memories.forget(client_id)
-        row = self.table.row(client_id)
-        if row is not None and (b'"$from/' in row or b'"$exclusive/' in row):
-            filters = StoredSession.decode(row).filters
+        row, rows = self.table.row(client_id), self.table.filters_of(client_id)
+        if rows or (row is not None and (b'"$from/' in row or b'"$exclusive/' in row)):
+            before = self.rows.stored(client_id)
+            filters = [] if before is None else list(before.filters)
             self.exclusives.drop(client_id, filters)
             for text in filter(is_past, filters):
                 yield from self.past.forget(client_id, text)
 
-        def end(stored: StoredSession) -> None:
-            for text in list(stored.filters):
-                stored.end(text)
+        def end(stored: Draft) -> None:
+            for text in list(stored.filters.inline):
+                stored.end(text)  # the others have rows
+            stored.row.over = int(bool(stored.filters))
 
         stored = yield from self.rows.claim(client_id, hold, end)
-        if stored is not None:
-            yield from self._give_back(client_id, hold, stored)
+        if stored is not None and (yield from self._end_filters(client_id, hold, stored)):
             known = [key for key in (row_key(client_id), receipts_key(client_id)) if key in self.exchanges]
             if known and not hold.is_lost():
                 yield call(self.port.put, exchange.TABLE, [(key, None) for key in known])
@@ -691,10 +701,23 @@ class Lifecycle:
                     self.exchanges.pop(key, None)
             yield from self.rows.write(client_id, hold, None)
 
-    def _give_back(self, client_id: str, hold: Hold, stored: StoredSession) -> Steps:
+    def _end_filters(self, client_id: str, hold: Hold, stored: Draft) -> Generator[Call, Any, bool]:
+        """Of a session that has ended: its filters that have rows, a part at a time, and all its places. False: the client id is lost."""
+        yield from self._give_back(client_id, hold, stored)
+        while stored.row.over:
+            for text in islice(list(stored.filters), TOGETHER_MAX):
+                stored.end(text)
+            stored.row.over = int(bool(stored.filters))
+            if not (yield from self.rows.write(client_id, hold, stored)):
+                return False
+            yield from self._give_back(client_id, hold, stored)
+        return not hold.is_lost()
+
+    def _give_back(self, client_id: str, hold: Hold, stored: Draft) -> Steps:
         """Give back the places that the row says are given back."""
         work = Work()
-        for light in set(stored.ending).difference([kept.light for kept in stored.filters.values()]):
+        used = () if stored.row.over else [kept.light for kept in stored.filters.values()]
+        for light in set(stored.row.ending).difference(used):
             if work.spend(FILTER_WORK):
                 yield self.pause
             try:
@@ -709,10 +732,11 @@ class Lifecycle:
                     raise
             hold.given_back |= {light}
 
-    def session_changed(self, client_id: str, value: bytes | None) -> None:
+    def session_changed(self, key: str, value: bytes | None) -> None:
         """The table reports a row of `mqtt_session`."""
-        self.table.changed_session(client_id, value, self.now_ms())
-        self.rows.reported(client_id, value, self.live.get(client_id))
+        self.table.changed_session(key, value, self.now_ms())
+        if LINE_END not in key:
+            self.rows.reported(key, value, self.live.get(key))
 
     def exchange_changed(self, key: str, value: bytes | None) -> None:
         """The table reports a row of `mqtt_exchange`."""
@@ -763,22 +787,3 @@ class Lifecycle:
         self.shared.lost()
         self.live.clear()
         self._memories.clear()
-
-
-def _is_quiet(options: int, existed: bool) -> bool:
-    """A subscription that retained messages are not sent for [MQTT5-3.3.1-10] [MQTT5-3.3.1-11]."""
-    handling = options & c.OPTION_RETAIN_HANDLING
-    return handling == 0x20 or (handling == 0x10 and existed)
-
-
-def _codes(session: Session, packet: Subscribe, granted: dict[str, int], refused: dict[str, GantryError]) -> list[int]:
-    """SUBACK's codes [MQTT-3.9.3-1] [MQTT5-3.9.3-1]."""
-    codes = []
-    for text, _ in packet.filters:
-        if text in granted:
-            codes.append(granted[text] & QOS)
-        elif session.outlet.five and text in refused:
-            codes.append(int(subscribe_reason(refused[text].code)))
-        else:
-            codes.append(SUBACK_FAILURE)
-    return codes

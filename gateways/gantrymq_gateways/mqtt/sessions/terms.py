@@ -1,14 +1,18 @@
-"""What a CONNECT asks for, in one form for all versions, and what CONNACK answers (MQTT 5.0 3.1.2.11, 3.2.2.3)."""
+"""What a CONNECT asks for, in one form for all versions, and what CONNACK and SUBACK answer (MQTT 5.0 3.1.2.11, 3.2.2.3)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gantrymq.model.errors import GantryError
+from gantrymq_gateways.mqtt.messages.grants import QOS
+from gantrymq_gateways.mqtt.sessions.sessions import Session
 from gantrymq_gateways.mqtt.wire import constants as c
 from gantrymq_gateways.mqtt.wire import properties as p
-from gantrymq_gateways.mqtt.wire.packets import Connect
+from gantrymq_gateways.mqtt.wire.packets import Connect, Subscribe
 from gantrymq_gateways.mqtt.wire.properties import Properties
+from gantrymq_gateways.mqtt.wire.reasons import SUBACK_FAILURE, subscribe_reason
 
 
 def _unchanged(known: str) -> str:
@@ -71,3 +75,24 @@ def connack_properties(
     if keep_alive_s is not None:
         properties[p.SERVER_KEEP_ALIVE] = keep_alive_s  # [MQTT5-3.2.2-21]
     return properties
+
+
+def is_quiet(options: int, existed: bool) -> bool:
+    """A subscription that retained messages are not sent for [MQTT5-3.3.1-10] [MQTT5-3.3.1-11]."""
+    handling = options & c.OPTION_RETAIN_HANDLING
+    return handling == 0x20 or (handling == 0x10 and existed)
+
+
+def codes_of(
+    session: Session, packet: Subscribe, granted: dict[str, int], refused: dict[str, GantryError]
+) -> list[int]:
+    """SUBACK's codes [MQTT-3.9.3-1] [MQTT5-3.9.3-1]."""
+    codes = []
+    for text, _ in packet.filters:
+        if text in granted:
+            codes.append(granted[text] & QOS)
+        elif session.outlet.five and text in refused:
+            codes.append(int(subscribe_reason(refused[text].code)))
+        else:
+            codes.append(SUBACK_FAILURE)
+    return codes
