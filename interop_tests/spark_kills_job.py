@@ -41,8 +41,8 @@ def main() -> None:
     spark.sparkContext.setLogLevel("ERROR")
     over = Path(given["over"])
     while True:
-        query = begin(spark, given)
         try:
+            query = begin(spark, given)
             while not query.awaitTermination(POLL_S):
                 if over.exists():
                     query.processAllAvailable()
