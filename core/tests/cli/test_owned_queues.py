@@ -26,5 +26,5 @@ def test_queues_of_other_vhosts_have_these_in_front() -> None:
     reach = Reach(**{QUEUES: {"jobs": row, "shop\njobs": {**row, "light": 2}}, BINDINGS: {"b": binding}})
     found = run(queues, reach, AMQP)
     assert [(each["queue"], each["light"]) for each in found] == [("jobs", 1), ("shop/jobs", 2)]
-    assert run(_limits, reach, found[1]["row"]) == {"bindings": ["shop/amq.topic a.#"]}
-    assert run(_limits, reach, found[0]["row"]) == {"bindings": []}
+    assert run(_limits, reach, found[1]) == {"bindings": ["shop/amq.topic a.#"]}
+    assert run(_limits, reach, found[0]) == {"bindings": []}

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import typer
 
 from gantrymq.broker.port import SHARED_GROUP
-from gantrymq.cli import options
-from gantrymq.cli.options import Interval, Json, Max, Nameserver, Watch
-from gantrymq.cli.owned.places import COLUMNS, Places, Row, cells, check_protocol, facts_of, reached, show_one
+from gantrymq.cli.owned.kind import Kind, add_commands
+from gantrymq.cli.owned.places import COLUMNS, Row, cells
 from gantrymq.cli.owned.sessions import SHARED
 from gantrymq.model.queue_policy import TABLE as POLICIES
 
@@ -21,36 +20,10 @@ QUEUES: Final = "amqp_queue"
 BINDINGS: Final = "amqp_binding"
 FILTERS: Final = "mqtt_filter"
 
-Protocol = Annotated[str, typer.Option("--protocol", help="Only of amqp, or of mqtt (shared subscriptions).")]
-
 
 @queue_app.callback()
 def about() -> None:
     """Queues."""
-
-
-@queue_app.command("list")
-def list_(
-    protocol: Protocol = "",
-    count: Max = 1_000,
-    json_: Json = False,
-    watch: Watch = False,
-    interval: Interval = 2.0,
-    nameserver: Nameserver = None,
-) -> None:
-    """Queues with what waits, who consumes, and the log that they hold back; rates with --watch."""
-    options.run(show_queues, nameserver, protocol=protocol, count=count, as_json=json_, again=watch, interval=interval)
-
-
-@queue_app.command()
-def show(
-    name: Annotated[str, typer.Argument(help="As its door calls it.")],
-    protocol: Protocol = "",
-    json_: Json = False,
-    nameserver: Nameserver = None,
-) -> None:
-    """One queue: numbers, rates, limits and bindings."""
-    options.run(show_queue, nameserver, name=name, protocol=protocol, as_json=json_)
 
 
 def called(name: str) -> str:
@@ -82,49 +55,25 @@ def place_of(row: Row) -> tuple[str, str]:
     return f"~{row['light']}", row["group"]
 
 
-def _shown(row: Row) -> Row:
-    return {name: value for name, value in row.items() if name not in ("light", "group", "row")}
+async def _with_places(reach: Any, protocol: str) -> list[Row]:
+    return [{**row, "places": [place_of(row)]} for row in await queues(reach, protocol)]
 
 
-async def show_queues(admin: Any, protocol: str, count: int, as_json: bool, again: bool, interval: float) -> None:
-    """A row each."""
-    from gantrymq.cli.screen import listing, plain, watch
-
-    check_protocol(protocol, AMQP, MQTT)
-    async with reached(admin) as reach:
-        places = Places(reach)
-
-        async def fetch() -> tuple[list[Row], Any]:
-            found = (await queues(reach, protocol))[:count]
-            numbers = await places.measure([(place_of(row), [place_of(row)]) for row in found])
-            rows = [_shown(row) | numbers[place_of(row)] for row in found]
-            lines = [[plain(row["queue"]), row["protocol"], *cells(row)] for row in rows]
-            return rows, listing(["queue", "protocol", *COLUMNS], lines) if rows else "there are no queues"
-
-        await watch(fetch, again, interval, as_json)
+def _shown(row: Row, numbers: Row) -> Row:
+    return {name: value for name, value in row.items() if name not in ("light", "group", "row", "places")} | numbers
 
 
-async def show_queue(admin: Any, name: str, protocol: str, as_json: bool) -> None:
-    """All there is to say of one."""
-    from gantrymq.model.errors import ErrorCode, GantryError
+def _cells(row: Row) -> list[str]:
+    from gantrymq.cli.screen import plain
 
-    check_protocol(protocol, AMQP, MQTT)
-    async with reached(admin) as reach:
-        found = [row for row in await queues(reach, protocol) if row["queue"] == name]
-        if not found:
-            raise GantryError(ErrorCode.NOT_FOUND, f"there is no queue {name} (see `gantry queue list`)")
-        (row, *_), places = found, Places(reach)
-        more = await _limits(reach, row["row"]) if row["protocol"] == AMQP else {}
-
-        async def measure() -> Row:
-            numbers = await places.measure([(name, [place_of(row)])])
-            return _shown(row) | numbers[name] | more
-
-        await show_one(measure, facts_of, as_json)
+    return [plain(row["queue"]), row["protocol"], *cells(row)]
 
 
-async def _limits(reach: Any, name: str) -> Row:
-    """What its policy and its bindings say of an AMQP queue, by its name in the row."""
+async def _limits(reach: Any, queue: Row) -> Row:
+    """What its policy and its bindings say of an AMQP queue."""
+    if queue["protocol"] != AMQP:
+        return {}
+    name = queue["row"]
     found: Row = {}
     for value in (await reach.rows(POLICIES)).values():
         policy = json.loads(value)
@@ -133,3 +82,15 @@ async def _limits(reach: Any, name: str) -> Row:
     bindings = [json.loads(value) for value in (await reach.rows(BINDINGS)).values()]
     mine = [row for row in bindings if row["to_queue"] and row["destination"] == name]
     return found | {"bindings": sorted(f"{called(row['source'])} {row['key']}".strip() for row in mine)}
+
+
+KIND: Final = Kind(
+    "queue", (AMQP, MQTT), _with_places, _shown,
+    ["queue", "protocol", *COLUMNS],
+    _cells, "there are no queues", "there is no queue {}", _limits
+)  # fmt: skip
+add_commands(
+    queue_app, KIND,
+    "Queues with what waits, who consumes, and the log that they hold back; rates with --watch.",
+    "One queue: numbers, rates, limits and bindings."
+)  # fmt: skip
