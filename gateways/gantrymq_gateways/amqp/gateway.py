@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from gantrymq.broker.port import END, BrokerPort, CursorInfo, Done
 from gantrymq.net.procedures.driver import Steps, run
 from gantrymq_gateways.amqp.config import AmqpConfig
-from gantrymq_gateways.amqp.definitions import GROUP, SLICE, DefinitionLimits, Definitions, QueueDefinition
+from gantrymq_gateways.amqp.definitions import GROUP, SLICE, DefinitionLimits, Definitions
 from gantrymq_gateways.amqp.messages.consumers import Consumer, Queue
 from gantrymq_gateways.amqp.messages.publish import Contents, Targets
 from gantrymq_gateways.amqp.messages.streams import StreamQueue
@@ -19,6 +19,7 @@ from gantrymq_gateways.amqp.messages.tracing import Tracer
 from gantrymq_gateways.amqp.origin import ROOT, prefix_of, vhost_of
 from gantrymq_gateways.amqp.properties.writing import Renderer
 from gantrymq_gateways.amqp.queues.arguments import consumer_timeout, is_stream, parse
+from gantrymq_gateways.amqp.rows import QueueDefinition
 from gantrymq_gateways.amqp.wire.constants import locked_error, unknown_queue_error
 
 if TYPE_CHECKING:

@@ -15,17 +15,10 @@ from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.net.procedures.driver import Steps, run
-from gantrymq_gateways.amqp.definitions import (
-    GROUP,
-    QUEUE_TABLE,
-    Binding,
-    DefinitionLimits,
-    Definitions,
-    Exchange,
-    QueueDefinition,
-)
+from gantrymq_gateways.amqp.definitions import GROUP, DefinitionLimits, Definitions
 from gantrymq_gateways.amqp.exchanges.bindings import default_routes
 from gantrymq_gateways.amqp.routes import AmqpRoutes
+from gantrymq_gateways.amqp.rows import QUEUE_TABLE, Binding, Exchange, QueueDefinition
 from gantrymq_gateways.amqp.wire.values import Field, encode_table
 from tests.broker.node import Node
 from tests.store.crash_states import CrashFiles, cut_everywhere

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from gantrymq.broker.routing.router import route_to_bytes
 from gantrymq.model.errors import GantryError
 from gantrymq.model.message import Message
-from gantrymq_gateways.amqp.definitions import QueueDefinition
 from gantrymq_gateways.amqp.exchanges.bindings import default_routes
 from gantrymq_gateways.amqp.exchanges.patterns import Pattern, pattern_of
 from gantrymq_gateways.amqp.origin import DIRECT_TOPIC, tag_of
 from gantrymq_gateways.amqp.routes import AmqpRoutes
+from gantrymq_gateways.amqp.rows import QueueDefinition
 
 
 def routes(*bindings: dict[str, str]) -> AmqpRoutes:

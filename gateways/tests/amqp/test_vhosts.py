@@ -8,13 +8,13 @@ import pytest
 
 from gantrymq.model.message import Message
 from gantrymq.net.procedures.driver import run
-from gantrymq_gateways.amqp.definitions import QueueDefinition
 from gantrymq_gateways.amqp.exchanges.bindings import default_routes
 from gantrymq_gateways.amqp.gateway import Gateway
 from gantrymq_gateways.amqp.management.site import ManagementSite
 from gantrymq_gateways.amqp.properties.mapping import native_target
 from gantrymq_gateways.amqp.properties.writing import Renderer
 from gantrymq_gateways.amqp.routes import AmqpRoutes
+from gantrymq_gateways.amqp.rows import QueueDefinition
 from gantrymq_gateways.amqp.wire.constants import AmqpError
 from gantrymq_gateways.amqp.wire.content import Properties, decode_properties, encode_properties
 from gantrymq_gateways.amqp.wire.values import Field, Table, lookup

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gantrymq.broker.port import CursorInfo, Outcome
 from gantrymq.net.procedures.driver import Steps
-from gantrymq_gateways.amqp.definitions import QueueDefinition
 from gantrymq_gateways.amqp.messages.consumers import Consumer, Ledger, Outlet, Queue
 from gantrymq_gateways.amqp.messages.publish import PublishingChannel
 from gantrymq_gateways.amqp.messages.streams import StreamConsumer, StreamQueue, check_terms, reading_of, unsupported
@@ -23,6 +22,7 @@ from gantrymq_gateways.amqp.messages.transaction import Transaction
 from gantrymq_gateways.amqp.origin import clean, local, prefix_of
 from gantrymq_gateways.amqp.properties.mapping import body_of
 from gantrymq_gateways.amqp.queues.arguments import consumer_priority
+from gantrymq_gateways.amqp.rows import QueueDefinition
 from gantrymq_gateways.amqp.wire.codec import content_frames, method_frame
 from gantrymq_gateways.amqp.wire.constants import (
     CANCEL_CAPABILITY,

@@ -9,13 +9,14 @@ from typing import Any, Final
 from gantrymq.broker.port import END, CursorInfo
 from gantrymq.net.procedures.driver import Steps
 from gantrymq_gateways.amqp.channels.channel import Channel, Handler
-from gantrymq_gateways.amqp.definitions import GROUP, Binding, Exchange, QueueDefinition, system_exchange
+from gantrymq_gateways.amqp.definitions import GROUP
 from gantrymq_gateways.amqp.exchanges.arguments import TYPES, check_exchange, check_same_arguments
 from gantrymq_gateways.amqp.messages.consumers import Queue
 from gantrymq_gateways.amqp.messages.streams import unsupported
 from gantrymq_gateways.amqp.origin import local
 from gantrymq_gateways.amqp.properties.mapping import topic_of
 from gantrymq_gateways.amqp.queues.arguments import check_arguments, check_same, is_stream
+from gantrymq_gateways.amqp.rows import Binding, Exchange, QueueDefinition, system_exchange
 from gantrymq_gateways.amqp.wire.constants import (
     ACCESS_REFUSED,
     DIRECT_REPLY_TO,

@@ -12,7 +12,6 @@ from urllib.parse import quote
 from gantrymq.broker.port import Outcome
 from gantrymq.model.errors import GantryError
 from gantrymq.net.procedures.driver import Steps
-from gantrymq_gateways.amqp.definitions import Binding
 from gantrymq_gateways.amqp.gateway import Gateway
 from gantrymq_gateways.amqp.management import policies, users, views, virtual_hosts
 from gantrymq_gateways.amqp.management.definitions_file import export, import_
@@ -20,6 +19,7 @@ from gantrymq_gateways.amqp.management.http import Request
 from gantrymq_gateways.amqp.management.inside import Fetched, Inside
 from gantrymq_gateways.amqp.management.values import plain_properties, properties_of, table_of, truth
 from gantrymq_gateways.amqp.origin import ROOT, full_name, prefix_of
+from gantrymq_gateways.amqp.rows import Binding
 from gantrymq_gateways.amqp.vhosts.registry import said_in
 from gantrymq_gateways.amqp.wire.constants import NOT_FOUND, AmqpError
 from gantrymq_gateways.amqp.wire.values import encode_table

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from gantrymq.net.procedures.driver import Steps
-from gantrymq_gateways.amqp.definitions import Exchange, QueueDefinition
 from gantrymq_gateways.amqp.gateway import Gateway
 from gantrymq_gateways.amqp.origin import local, vhost_of
 from gantrymq_gateways.amqp.queues.policies import OPERATOR, USER, ServerPolicy, new_policy
+from gantrymq_gateways.amqp.rows import Exchange, QueueDefinition
 
 
 def view(name: str, policy: ServerPolicy) -> dict[str, Any]:

@@ -13,13 +13,14 @@ from gantrymq.broker.port import FIND, CursorInfo
 from gantrymq.model.errors import GantryError
 from gantrymq.net.procedures.driver import Done, Steps
 from gantrymq_gateways.amqp.channels.channel import Channel
-from gantrymq_gateways.amqp.definitions import GROUP, Binding, Exchange, QueueDefinition, system_exchanges
+from gantrymq_gateways.amqp.definitions import GROUP
 from gantrymq_gateways.amqp.door import AmqpDoor
 from gantrymq_gateways.amqp.exchanges.arguments import TYPES
 from gantrymq_gateways.amqp.gateway import Gateway
 from gantrymq_gateways.amqp.management import policies
 from gantrymq_gateways.amqp.management.values import plain_table
 from gantrymq_gateways.amqp.origin import local, own_prefix, prefix_of, vhost_of
+from gantrymq_gateways.amqp.rows import Binding, Exchange, QueueDefinition, system_exchanges
 from gantrymq_gateways.amqp.wire.constants import DIRECT_REPLY_TO
 from gantrymq_gateways.amqp.wire.values import read_table
 

@@ -26,7 +26,7 @@ from gantrymq_gateways.amqp.wire.content import decode_properties, encode_proper
 from gantrymq_gateways.amqp.wire.values import Field
 
 if TYPE_CHECKING:
-    from gantrymq_gateways.amqp.definitions import QueueDefinition
+    from gantrymq_gateways.amqp.rows import QueueDefinition
 
 log = logging.getLogger(__name__)
 
