@@ -41,6 +41,7 @@ PLAIN_ONLY = {
     "remoting/server/pulling/test_pulls.py::test_what_many_slow_readers_of_a_record": "replaces a method",
     "remoting/server/pulling/test_pulls.py::test_a_slow_reader_gets_no_more_until_it_reads": "sets a limit",
     "remoting/server/pulling/test_pulls.py::test_many_pulls_of_one_read_are_spread_over_turns": "sets a limit",
+    "store/start/test_takeover.py::test_the_mark_is_there_before_any_position_of_ours": "replaces a method",
     "remoting/server/sending/test_replies.py::test_client_that_does_not_read": "sets a limit",
     "remoting/server/sending/test_replies.py::test_a_client_is_sent_only_so_many_replies": "sets a limit",
     "remoting/server/test_pressure.py::test_one_connection_with_too_much_under_way": "sets a limit",
