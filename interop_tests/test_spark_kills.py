@@ -91,8 +91,8 @@ class Job:
         self.process = None
 
     def batches(self) -> int:
-        """Micro-batches that Spark has noted as done."""
-        return len(list((self.checkpoint / "commits").glob("[0-9]*")))
+        """Micro-batches that Spark has noted as done; it keeps the notes of the newest hundred."""
+        return 1 + max([int(path.name) for path in (self.checkpoint / "commits").glob("[0-9]*")], default=-1)
 
     def log(self) -> str:
         path = self.folder / "job.log"
