@@ -75,7 +75,7 @@ def read_answer(user: str, body: bytes) -> Verdict:
     text = body.strip()
     try:
         return _read_object(user, text) if text.startswith(b"{") else _read_words(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # the latter: JSON that is nested too deep
         raise AnswerError(f"no answer that can be read: {str(error)[:200]}") from None
 
 

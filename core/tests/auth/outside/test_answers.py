@@ -55,7 +55,7 @@ def test_allowed() -> None:
         b'{"result": "allow", "groups": "devs"}', b'{"result": "allow", "groups": ["a:b"]}', b'{"result": "allow", "expires_s": 0}',
         b'{"result": "allow", "rules": [{"resource": "topic:a", "actions": ["fly"]}]}', b'{"result": "allow", "rules": [{"resource": "x", "actions": ["pub"]}]}',
         b'{"result": "allow", "rules": [{"resource": "topic:a", "actions": ["pub"], "sources": ["x"]}]}', b'{"result": "allow"} {"result": "deny"}',
-        b"<html>allow</html>",
+        b"<html>allow</html>", b'{"result": "allow", "x": ' + b"[" * 30_000 + b"]" * 30_000 + b"}",
     ],
 )  # fmt: skip
 def test_what_is_no_answer(body: bytes) -> None:
