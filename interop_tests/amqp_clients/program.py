@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import Empty, Queue
 from typing import Final
+
+import pytest
 
 from interop_tests import guard
 from interop_tests.running import Gantry
@@ -34,6 +36,21 @@ def fetched(words: list[str], directory: Path, limit_s: float, what: str) -> str
     if done.returncode:
         raise Unavailable(f"{what} cannot be had: {done.stdout[-300:]}{done.stderr[-500:]}")
     return done.stdout
+
+
+def ran_beside_a_server(built: Callable[[Path], Path], directory: Path) -> Iterator[dict[str, str]]:
+    """Results of the program that `built` makes in `directory`, for a fixture; skips where its parts cannot be had."""
+    try:
+        program = built(directory)
+    except Unavailable as why:
+        pytest.skip(str(why))
+    gantry = Gantry(directory)
+    try:
+        gantry.start()
+        yield results([str(program), amqp_url(gantry)], directory, outside(gantry))
+        gantry.stop()
+    finally:
+        gantry.kill()
 
 
 def outside(gantry: Gantry) -> Callable[[str], None]:

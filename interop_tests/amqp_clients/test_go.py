@@ -10,8 +10,7 @@ from typing import Final
 
 import pytest
 
-from interop_tests.amqp_clients.program import Unavailable, amqp_url, fetched, outside, results
-from interop_tests.running import Gantry
+from interop_tests.amqp_clients.program import fetched, ran_beside_a_server
 
 HERE: Final = Path(__file__).parent / "go"
 MODULE: Final = "github.com/rabbitmq/amqp091-go"
@@ -39,18 +38,7 @@ def built(directory: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    directory = tmp_path_factory.mktemp("go")
-    try:
-        program = built(directory)
-    except Unavailable as why:
-        pytest.skip(str(why))
-    gantry = Gantry(directory)
-    try:
-        gantry.start()
-        yield results([str(program), amqp_url(gantry)], directory, outside(gantry))
-        gantry.stop()
-    finally:
-        gantry.kill()
+    yield from ran_beside_a_server(built, tmp_path_factory.mktemp("go"))
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

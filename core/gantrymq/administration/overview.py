@@ -20,9 +20,11 @@ from gantrymq.broker.tables.group_tables import (
     LIGHTS_TABLE,
     STATE_TABLE,
     TAG,
+    TAG_BITS,
 )
 from gantrymq.broker.topics import PERM_READ, PERM_WRITE
 from gantrymq.model import names
+from gantrymq.model.errors import ErrorCode, GantryError
 
 if TYPE_CHECKING:
     from gantrymq.administration.reading import Reading
@@ -37,6 +39,9 @@ COUNTERS_PER_STEP: Final = 500
 
 CURSORS_PER_STEP: Final = 200
 """Cursors whose entries are counted in one go: some 400 us."""
+
+BROKER_NAME_MAX: Final = 255
+"""Characters of the name of a broker that is gone."""
 
 LIGHTS_STEP: Final = 2_000
 """Light queues looked at in one go: some 400 us."""
@@ -132,7 +137,9 @@ class Overview:
         return {"first": FIRST_GROUP in state, "inherited": inherited, "makers": sorted(makers)}
 
     def inherit(self, tag: int, name: str) -> None:
-        """This group decides about the light queues with that tag, which a group that is gone for good made."""
+        """This group decides about the light queues with that tag, which a group that is gone for good made. Raises ILLEGAL_ARGUMENT."""
+        if tag >> TAG_BITS or not 0 < len(name) <= BROKER_NAME_MAX:
+            raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"tag {tag} or name {name[:40]!r} can be no group's")
         self._broker.put(STATE_TABLE, [(f"{TAG}{tag}", name.encode())], None, None)
 
     def prune(self, older_ms: int, remove: list[str] | None) -> Steps[Pruned]:

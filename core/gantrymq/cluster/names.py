@@ -10,13 +10,12 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.broker.port import POSITION_BITS
-from gantrymq.broker.tables.group_tables import LIGHT_BITS
+from gantrymq.broker.tables.group_tables import LIGHT_BITS, TAG_BITS
 
 if TYPE_CHECKING:
     from gantrymq.model.message import Message
 
 _LIGHT_MASK: Final = (1 << LIGHT_BITS) - 1
-_TAG_BITS: Final = 20
 
 GROUP_BITS: Final = 10
 GROUPS_MAX: Final = 1 << GROUP_BITS
@@ -33,7 +32,7 @@ def home_of(name: str, groups: Iterable[str]) -> str:
 
 def tag_of(group: str) -> int:
     """A group's mark in the ids of light queues that it made, never 0 (that is the founder's)."""
-    return 1 + int.from_bytes(blake2b(group.encode(), digest_size=4).digest(), "big") % ((1 << _TAG_BITS) - 1)
+    return 1 + int.from_bytes(blake2b(group.encode(), digest_size=4).digest(), "big") % ((1 << TAG_BITS) - 1)
 
 
 def cluster_light(tag: int, local: int) -> int:

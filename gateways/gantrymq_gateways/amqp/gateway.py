@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gantrymq.broker.port import END, BrokerPort, CursorInfo, Done
+from gantrymq.metrics import Counter
 from gantrymq.net.procedures.driver import Steps, run
 from gantrymq_gateways.amqp.config import AmqpConfig
 from gantrymq_gateways.amqp.definitions import GROUP, SLICE, DefinitionLimits, Definitions
@@ -98,13 +99,14 @@ class Gateway:
         self.queues: dict[str, Queue] = {}
         self.tracers: dict[str, Tracer] = {}
         """Of vhosts that are traced."""
+        self.trace_dropped = Counter()
 
     def _trace(self, vhost: str) -> None:
         row = self.definitions.vhosts.get(vhost)
         if (vhost in self.tracers) == (row is not None and row.tracing):
             return
         if self.tracers.pop(vhost, None) is None:
-            self.tracers[vhost] = Tracer(self.port, vhost, self.node)
+            self.tracers[vhost] = Tracer(self.port, vhost, self.node, self.trace_dropped)
         log.info("amqp: tracing of vhost %r is %s", vhost, "on" if vhost in self.tracers else "off")
         for queue in self.queues.values():
             if vhost_of(queue.name) == vhost:

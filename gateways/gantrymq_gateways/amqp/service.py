@@ -111,6 +111,9 @@ class AmqpService:
             raise failures[0]
         context.port.watch_state(gateway.broker_state)
         metrics = context.shared.get("metrics")
+        if metrics is not None:
+            text = "Copies of traced AMQP messages that found no place"
+            metrics.read("gantry_amqp_trace_dropped_total", text, lambda: gateway.trace_dropped.value, "counter")
         if config.rabbitmq_metrics and metrics is not None:
             Numbers(gateway, context.wheel).start(metrics, context.shared.get("metrics_per_object") or Metrics())
         settings = Settings(

@@ -143,7 +143,7 @@ def test_copies_on_their_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
         tracer.published(
             call(1, "basic.publish", 0, "amq.fanout", "", False, False)[11:-1], b"\0\0", bytes(100), 1, ("", "")
         )
-    assert (len(held), tracer.dropped) == (5, 15)
+    assert (len(held), server.gateway.trace_dropped.value) == (5, 15)
     for arguments in held:
         submit(*arguments)
     server.settle()
@@ -162,7 +162,7 @@ def test_properties_that_leave_no_room_are_a_gap_and_no_error(server: Server) ->
         publish(1, "amq.fanout", "", b"1", encode_properties(Properties(headers=headers))),
     )
     assert answer[1] == "confirm.select-ok"
-    assert server.gateway.tracers["/"].dropped == 1
+    assert server.gateway.trace_dropped.value == 1
     assert copies(traces) == []
 
 

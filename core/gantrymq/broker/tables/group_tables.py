@@ -8,6 +8,10 @@ LIGHT_BITS: Final = 33
 """A broker gives ids below 2^33 to its light queues; above stands the tag of the group that made it."""
 
 
+TAG_BITS: Final = 20
+"""A tag is a hash of a group's name."""
+
+
 LIGHTS_TABLE = "cluster_light"
 """At each group, its own light queue (value, decimal) for a light queue that another group made (key: cluster id)."""
 

@@ -10,6 +10,7 @@ import logging
 from typing import Any, Final, Protocol
 
 from gantrymq.broker.port import BrokerPort, SubmitResult
+from gantrymq.metrics import Counter
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq_gateways.amqp.origin import own_prefix, prefix_of, tag_of
@@ -34,10 +35,11 @@ _KINDS: Final = {"delivery_mode": "I", "priority": "I", "timestamp": "T", "heade
 
 
 class Tracer:
-    """Of one vhost. `node`: as RabbitMQ names nodes."""
+    """Of one vhost. `node`: as RabbitMQ names nodes; `dropped`: copies of all vhosts that were dropped."""
 
-    def __init__(self, port: BrokerPort, vhost: str, node: str) -> None:
-        self.dropped = 0
+    def __init__(self, port: BrokerPort, vhost: str, node: str, dropped: Counter) -> None:
+        self._dropped = dropped
+        self._told = False
         self._port = port
         self._vhost = vhost
         self._node = node
@@ -105,8 +107,9 @@ class Tracer:
             self._drop(result[0].name)
 
     def _drop(self, why: str) -> None:
-        self.dropped += 1
-        if self.dropped == 1:
+        self._dropped.value += 1
+        if not self._told:
+            self._told = True
             log.warning("amqp: vhost %r is traced with gaps: %s", self._vhost, why)
 
 

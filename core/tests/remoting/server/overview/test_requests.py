@@ -97,6 +97,9 @@ def test_makers_of_light_queues_and_who_inherits_them(bench: Bench) -> None:
     assert ask(link, INHERIT, tag=9, name="broker-z").code == 0
     assert bench.broker.tables.rows(STATE_TABLE)["tag/9"] == b"broker-z"
     assert json.loads(ask(link, INHERIT).body) == {"first": True, "inherited": [9], "makers": [0, 5, 9]}
+    for tag, name in ((1 << 20, "broker-z"), (5, ""), (5, "b" * 300)):
+        assert "can be no group's" in (ask(link, INHERIT, tag=tag, name=name).remark or "")
+    assert json.loads(ask(link, INHERIT).body)["inherited"] == [9]
 
 
 def test_draining_outlives_a_restart_and_is_undone(bench: Bench) -> None:
