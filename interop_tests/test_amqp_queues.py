@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pika
@@ -397,3 +398,24 @@ def test_message_deduplication_survives_kill(own_server: Gantry) -> None:
         send(channel, queue, b"again", headers={"x-deduplication-header": str(number)})
     assert ready(channel, queue) == 201
     connection.close()
+
+
+def test_durable_queues_count_by_themselves_and_are_refused_with_the_settings_name(tmp_path: Path) -> None:
+    server = Gantry(tmp_path, settings=("topics.auto_create_max=0", "topics.queue_topics_max=2")).start()
+    try:
+        connection = connect(server)
+        channel = connection.channel()
+        channel.confirm_delivery()
+        for name in ("one", "two", "one"):
+            channel.queue_declare(name, durable=True)
+        channel.queue_declare("passing", durable=False)  # no topic of its own
+        send(channel, "two", b"x")
+        assert get(channel, "two")[2] == b"x"
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker) as refused:
+            channel.queue_declare("three", durable=True)
+        assert refused.value.reply_code == 406
+        assert refused.value.reply_text.startswith("PRECONDITION_FAILED - ")
+        assert "topics.queue_topics_max" in refused.value.reply_text
+        connection.close()
+    finally:
+        server.stop()

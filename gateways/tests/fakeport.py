@@ -309,7 +309,7 @@ class FakePort:
     def body_bytes_max(self) -> int:
         return BODY_BYTES_CEILING
 
-    def ensure_topic(self, name: str, create: bool, token: object, on_done: Done) -> None:
+    def ensure_topic(self, name: str, create: int, token: object, on_done: Done) -> None:
         if self._failed("ensure_topic", token, on_done):
             return
         if name not in self.topic_queues:

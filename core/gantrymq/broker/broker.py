@@ -31,7 +31,7 @@ from gantrymq.broker.matches import NO_MATCH, RouteMatch, Tap, is_behind
 from gantrymq.broker.own_rows import CHECKS, NEXT
 from gantrymq.broker.parts import Part
 from gantrymq.broker.pop.pops import Pops
-from gantrymq.broker.port import Done, Route
+from gantrymq.broker.port import FOR_QUEUE, Done, Route
 from gantrymq.broker.queues.companions import Companions, Decided, Whole
 from gantrymq.broker.queues.engine import QueueEngine
 from gantrymq.broker.rocketmq.settings import Settings
@@ -338,8 +338,8 @@ class Broker:
 
     # Topics.
 
-    def ensure_topic(self, name: str, create: bool, queues: int, maker: Maker | None = None) -> Topic:
-        """The topic; created on use if allowed. `maker`: who publishes to it (door, connection); None: somebody declares it. Raises
+    def ensure_topic(self, name: str, create: int, queues: int, maker: Maker | None = None) -> Topic:
+        """The topic; created on use if allowed (`FOR_QUEUE`: see there). `maker`: who publishes to it (door, connection); None: somebody declares it. Raises
         TOPIC_NOT_FOUND, TOPIC_LIMIT, NAME_INVALID, NO_PERMISSION."""
         topic = self.topics.get(name)
         if topic is not None:
@@ -353,7 +353,7 @@ class Broker:
                 ErrorCode.TOPIC_NOT_FOUND, f"topic {name} does not exist; create it first (gantry topic create {name})"
             )
         if maker is None:
-            return self.topics.create_on_use(name, queues, self.clock.now_ms())
+            return self.topics.create_on_use(name, queues, self.clock.now_ms(), create == FOR_QUEUE)
         self.topic_budget.check(name, self.topics.auto_created, *maker)
         topic = self.topics.create_on_use(name, queues, self.clock.now_ms())
         self.topic_budget.made(*maker)

@@ -74,6 +74,8 @@ class TopicsConfig:
     auto_create_max: int = setting(10_000, least=0, most=1_000_000)
     """Topics that may come into being by themselves: a fleet with device ids in first levels must not fill the tables. Shares of connections
     and doors: broker/topic_budget.py."""
+    queue_topics_max: int = setting(200_000, least=0, most=2_000_000)
+    """Topics made for declared AMQP queues, which do not count there. One stays when its queue goes (`gantry topic prune --unused`)."""
     default_queues: int = setting(4, least=1, most=128)
     """Queues of a topic that a native producer creates by sending."""
     check_message_type: bool = False

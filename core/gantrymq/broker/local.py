@@ -121,7 +121,7 @@ class LocalBrokerPort:
         except GantryError as error:
             on_done(token, error)
 
-    def ensure_topic(self, name: str, create: bool, token: Any, on_done: Done) -> None:
+    def ensure_topic(self, name: str, create: int, token: Any, on_done: Done) -> None:
         try:
             if names.is_own_system_topic(name):
                 raise GantryError(ErrorCode.NO_PERMISSION, f"topic {name} belongs to the broker itself")

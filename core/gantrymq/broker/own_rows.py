@@ -38,6 +38,7 @@ class _Topic(msgspec.Struct, rename="camel"):
     first: dict[int, _Number] = {}
     deleted: bool = False
     on_use: bool = False
+    for_queue: bool = False
     created: int = 0
     deleting: list[str] | None = None
 

@@ -55,6 +55,9 @@ class Outcome(IntEnum):
     """Never reached the consumer: back to its place, as if it had not been acquired (not redelivered)."""
 
 
+FOR_QUEUE: Final = 2
+"""As `create` of `ensure_topic`: for a declared queue. Such topics count towards `topics.queue_topics_max`, all others towards `auto_create_max`."""
+
 ONE_PIECE: Final = ((0, 0, Outcome.ACK),)
 """As `settle` of a submit that settles nothing, and is one piece all the same: no cursor is 0."""
 
@@ -190,8 +193,8 @@ class LogPort(Protocol):
         NOT_SUPPORTED. Over several broker groups it is one piece where one group has it all (docs/architecture/cluster.md).
         """
 
-    def ensure_topic(self, name: str, create: bool, token: object, on_done: Done) -> None:
-        """Result: TopicInfo. With `create` false a missing topic is TOPIC_NOT_FOUND."""
+    def ensure_topic(self, name: str, create: int, token: object, on_done: Done) -> None:
+        """Result: TopicInfo. With `create` false a missing topic is TOPIC_NOT_FOUND; true, or `FOR_QUEUE`: it is made."""
 
     def topics(self, token: object, on_done: Done) -> None:
         """Result: list[TopicInfo] without system topics."""

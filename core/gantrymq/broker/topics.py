@@ -65,7 +65,9 @@ class TopicConfig:
     """Queue id (decimal) to first offset, of a topic that was deleted and created again: it goes on counting."""
     deleted: bool = False
     on_use: bool = False
-    """Came into being at its first use; such topics count towards topics.auto_create_max."""
+    """Came into being at its first use; such topics count towards topics.auto_create_max..."""
+    for_queue: bool = False
+    """...or, made for a declared queue, towards topics.queue_topics_max."""
     created_ms: int = 0
     """When a topic came into being at its first use; 0: not known."""
     deleting: list[str] | None = None
@@ -78,6 +80,8 @@ class TopicConfig:
             "order": self.order, "attributes": self.attributes, "first": self.first_offsets, "deleted": self.deleted,
             "onUse": self.on_use,
         }  # fmt: skip
+        if self.for_queue:
+            value["forQueue"] = True
         if self.created_ms:
             value["created"] = self.created_ms
         if self.deleting is not None:
@@ -91,7 +95,7 @@ class TopicConfig:
         return cls(
             name, value["readQueueNums"], value["writeQueueNums"], value["perm"], value["topicSysFlag"], value["order"],
             value["attributes"], value.get("first", {}), value.get("deleted", False), value.get("onUse", False),
-            value.get("created", 0), value.get("deleting"),
+            value.get("forQueue", False), value.get("created", 0), value.get("deleting"),
         )  # fmt: skip
 
 
@@ -182,7 +186,10 @@ class TopicTable:
         self._on_new = on_new
         self._auto_create_max = config.auto_create_max
         self.auto_created = 0
-        """Topics that came into being at their first use."""
+        """Topics that came into being at their first use, without..."""
+        self._queue_topics_max = config.queue_topics_max
+        self.made_for_queues = 0
+        """...those that were made for a declared queue."""
         self.strict = strict
         """Rule of topics that have none of their own."""
         self.typed = config.check_message_type
@@ -215,7 +222,7 @@ class TopicTable:
                 self._deleted[name] = config
             else:
                 self._add(config)
-                self.auto_created += config.on_use
+                self._count(config, 1)
 
     def load_found(self, config: TopicConfig) -> None:
         """At start: a topic that has queues and no row that can be read. It has none until somebody changes it."""
@@ -317,7 +324,7 @@ class TopicTable:
         self.check(config)
         old = self.topics.get(config.name)
         if old is not None:
-            self.auto_created -= old.config.on_use
+            self._count(old.config, -1)
             config.first_offsets = old.config.first_offsets
             old.reconfigure(config, self._strict(config))
             old.takes = self._takes(config)
@@ -331,18 +338,30 @@ class TopicTable:
         self._changed(config.name)
         return topic
 
-    def create_on_use(self, name: str, queues: int, now_ms: int = 0) -> Topic:
+    def create_on_use(self, name: str, queues: int, now_ms: int = 0, for_queue: bool = False) -> Topic:
         """A topic that comes into being at first use, now. Raises NAME_INVALID, TOPIC_LIMIT."""
-        if self.auto_created >= self._auto_create_max:
+        if for_queue and self.made_for_queues >= self._queue_topics_max:
+            raise GantryError(
+                ErrorCode.TOPIC_LIMIT,
+                f"queue {name} would have a topic, and {self._queue_topics_max} topics that were made for queues exist already: "
+                "remove unused ones (gantry topic prune --unused), or raise topics.queue_topics_max",
+            )
+        if not for_queue and self.auto_created >= self._auto_create_max:
             raise GantryError(
                 ErrorCode.TOPIC_LIMIT,
                 f"topic {name} does not exist and {self._auto_create_max} topics that were created on use exist already: "
                 "create it, or raise topics.auto_create_max",
             )
-        topic = self.create(TopicConfig(name, queues, queues, on_use=True, created_ms=now_ms))
+        topic = self.create(TopicConfig(name, queues, queues, on_use=True, for_queue=for_queue, created_ms=now_ms))
         topic.wanted_ms = now_ms
-        self.auto_created += 1
+        self._count(topic.config, 1)
         return topic
+
+    def _count(self, config: TopicConfig, step: int) -> None:
+        if config.on_use and config.for_queue:
+            self.made_for_queues += step
+        elif config.on_use:
+            self.auto_created += step
 
     def delete(self, name: str, ends: dict[int, int]) -> TopicConfig | None:
         """Forget a topic; `ends`: maximum offset by queue id, where a topic of this name created later goes on. Returns its tombstone,
@@ -351,7 +370,7 @@ class TopicTable:
         if topic is None or topic.system:
             return None
         del self.topics[name]
-        self.auto_created -= topic.config.on_use
+        self._count(topic.config, -1)
         if topic.waiters:
             self._waiting[name] = topic.waiters
         config = TopicConfig.from_bytes(name, topic.config.to_bytes())

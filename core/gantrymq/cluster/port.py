@@ -328,13 +328,13 @@ class ClusterPort:
         lasting = [group for group in self._ready if not group.draining]
         return [group for group in lasting if group.settled] or lasting or self._ready
 
-    def ensure_topic(self, name: str, create: bool, token: Any, on_done: Done) -> None:
+    def ensure_topic(self, name: str, create: int, token: Any, on_done: Done) -> None:
         def gathered(results: list[Any]) -> None:
             found = [result for result in results if isinstance(result, TopicInfo)]
             if found:
                 on_done(token, self._topic(name, list(zip(self._ready, results, strict=False))))
             elif create and self._ready:
-                self._group_for(name).port.ensure_topic(name, True, token, on_done)
+                self._group_for(name).port.ensure_topic(name, create, token, on_done)
             else:
                 on_done(token, first_error(results) or unavailable("any"))
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gantrymq.broker.local import LocalBrokerPort
-from gantrymq.broker.port import END, FIND
+from gantrymq.broker.port import END, FIND, FOR_QUEUE
 from gantrymq.broker.topics import TopicConfig
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
@@ -74,6 +74,25 @@ def test_topics_made_on_use_are_counted_over_restart_and_deletion() -> None:
     after.quiet()
     assert after.send(Message("a4", b"")) == [0]
     assert after.send(Message("a5", b"")) == [ErrorCode.TOPIC_LIMIT]
+
+
+def test_topics_of_declared_queues_have_a_limit_of_their_own() -> None:
+    limits = {"auto_create_max": 1, "queue_topics_max": 2}
+    bench = Bench(**limits)
+    for name in ("q1", "q2", "q2"):
+        assert bench.call("ensure_topic", name, FOR_QUEUE).name == name
+    assert bench.send(Message("t", b"")) == [0], "they do not count towards the other limit"
+    after = Bench(bench.store, **limits)
+    error = after.call("ensure_topic", "q3", FOR_QUEUE)
+    assert (error.code, "topics.queue_topics_max" in error.text) == (ErrorCode.TOPIC_LIMIT, True)
+    error = after.call("ensure_topic", "q3", True)
+    assert (error.code, "topics.auto_create_max" in error.text) == (ErrorCode.TOPIC_LIMIT, True)
+    after.broker.delete_topic("q1")
+    after.broker.topics.create(TopicConfig("q2", 4, 4))  # made by hand now: it does not count any more
+    after.quiet()
+    for name in ("q3", "q4"):
+        assert not isinstance(after.call("ensure_topic", name, FOR_QUEUE), GantryError)
+    assert after.call("ensure_topic", "q5", FOR_QUEUE).code is ErrorCode.TOPIC_LIMIT
 
 
 def test_a_cursor_waits_for_a_topic_that_is_made_again() -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gantrymq.broker.port import END, FIND, BrokerPort, CursorInfo
+from gantrymq.broker.port import END, FIND, FOR_QUEUE, BrokerPort, CursorInfo
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.queue_policy import Policy
@@ -334,7 +334,7 @@ class Definitions:
         except GantryError as error:
             if error.code is not ErrorCode.TOPIC_NOT_FOUND:
                 raise
-            yield partial(self._port.ensure_topic, topic, True)
+            yield partial(self._port.ensure_topic, topic, FOR_QUEUE)
             yield from self._note_name(topic, name)
             if name not in self._exchanges:
                 yield from self._put(EXCHANGE_TABLE, self._exchange_row, [(name, NO_EXCHANGE)])

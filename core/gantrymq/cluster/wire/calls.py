@@ -65,7 +65,7 @@ ARGUMENTS: Final[dict[int, Any]] = {
     GatewayCode.HELLO: tuple[int],
     GatewayCode.SUBMIT: tuple[list[Sent], Natural],
     GatewayCode.SUBMIT_WITH: tuple[list[Sent], Natural, list[Settled], list[tuple[str, str, bytes | None]]],
-    GatewayCode.ENSURE_TOPIC: tuple[str, bool],
+    GatewayCode.ENSURE_TOPIC: tuple[str, bool | int],
     GatewayCode.TOPICS: tuple[()],
     GatewayCode.READ: tuple[list[tuple[Natural, Natural]]],
     GatewayCode.NEXT: tuple[Natural],

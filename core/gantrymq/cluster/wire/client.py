@@ -349,7 +349,7 @@ class RemoteBrokerPort:
         arguments = [[pack_sent(message) for message in batch], sent_in, *companions]
         self._call(code, arguments, token, done, convert)
 
-    def ensure_topic(self, name: str, create: bool, token: Any, on_done: Done) -> None:
+    def ensure_topic(self, name: str, create: int, token: Any, on_done: Done) -> None:
         self._call(GatewayCode.ENSURE_TOPIC, [name, create], token, on_done, _topic)
 
     def topics(self, token: Any, on_done: Done) -> None:

@@ -16,7 +16,7 @@ import msgspec
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 
-PROTOCOL_VERSION: Final = 4
+PROTOCOL_VERSION: Final = 5
 
 
 class GatewayCode(IntEnum):
