@@ -86,6 +86,9 @@ class Door(Protocol):
     def unfinished(self) -> int:
         """0: nothing that the peer began waits for it; else a number that stays the same until that frame or body is whole."""
 
+    def missing_bytes(self) -> int:
+        """So many of the next bytes go to the frame that is unfinished and begin no other: they may come in one piece. 0 where that is not known."""
+
     def overdue(self, why: str, busy: bool) -> None:
         """Forget what is unfinished, say why on the protocol's terms, and `link.close()`. `busy`: it is not the peer's fault, but our limit."""
 

@@ -234,7 +234,9 @@ class Pump(asyncio.Protocol):
         begun_s = now_s = clock_s()
         size, at, slice_bytes = len(data), 0, self._slice_bytes
         while True:
-            part = data[at : at + slice_bytes] if at or size > slice_bytes else data
+            # What a large frame lacks is kept until it is whole, however it is cut: a slice of it is no work.
+            step = max(slice_bytes, door.missing_bytes())
+            part = data[at : at + step] if at or size > step else data
             taken = None
             try:
                 taken = door.received(part)
@@ -244,7 +246,9 @@ class Pump(asyncio.Protocol):
             at += count
             before_s, now_s = now_s, clock_s()
             took_s = now_s - before_s
-            if took_s > SLICE_S:
+            if count > slice_bytes:
+                pass  # it took what that one frame takes: smaller slices would change nothing
+            elif took_s > SLICE_S:
                 slice_bytes = max(SLICE_BYTES_MIN, int(count * SLICE_S / took_s))
             elif count == slice_bytes:
                 slice_bytes = min(slice_bytes * 4, SLICE_BYTES_MAX if taken is None else BOUNDED_BYTES_MAX)

@@ -259,6 +259,11 @@ class FrameReader:
         """Bytes of the unfinished frame that are held."""
         return len(self._pending)
 
+    @property
+    def missing_bytes(self) -> int:
+        """Bytes that the unfinished frame lacks, or its prefix; 0 without one."""
+        return self._need - len(self._pending) if self._pending else 0
+
     def begun(self) -> tuple[Command, int] | None:
         """The unfinished frame, without its body, and its bytes; None while its header is not whole. Raises `FrameError`."""
         pending = self._pending

@@ -220,6 +220,10 @@ class RemotingDoor:
         reader = self.connection.reader
         return reader.number if reader.pending_bytes else 0
 
+    def missing_bytes(self) -> int:
+        """See `net.api.Door`."""
+        return self.connection.reader.missing_bytes
+
     def overdue(self, why: str, busy: bool) -> None:
         """See `net.api.Door`. The answer names no request: that was never whole."""
         self.connection.give_up(why)

@@ -30,7 +30,7 @@ class EchoDoor:
         self.link: Link
         self.out: list[bytes] = []
         self.in_pieces = False
-        self.kept_bytes = self.frame = 0
+        self.kept_bytes = self.frame = self.missing = 0
         self.seen = bytearray()
         self.events: list[str] = []
         self.keeps_eof = False
@@ -52,6 +52,9 @@ class EchoDoor:
 
     def unfinished(self) -> int:
         return self.frame
+
+    def missing_bytes(self) -> int:
+        return self.missing
 
     def overdue(self, why: str, busy: bool) -> None:
         self.events.append(f"overdue:{busy}:{why}")

@@ -135,6 +135,31 @@ def test_what_becomes_slow_comes_in_smaller_slices() -> None:
     assert door.pieces[2] == SLICE_BYTES_MIN
 
 
+def test_what_a_frame_lacks_comes_in_one_piece() -> None:
+    """A frame of 400 KiB in slices of 6 KiB cost a broker a quarter of what its messages do."""
+    pump, door, transport, turn = one()
+    door.piece_s, door.missing = 0.00001, len(MUCH) * 4 + 100
+    pump.data_received(MUCH * 4)
+    assert (door.pieces, transport.reading) == ([len(MUCH) * 4], True)
+    door.pieces.clear()
+    door.missing, door.piece_s = 100, 4 * SLICE_S  # less than a slice: what comes behind it is cut as ever
+    pump.data_received(MUCH)
+    turn.run_until_quiet()
+    assert door.pieces == [SLICE_BYTES_MIN] * 16
+
+
+def test_what_a_large_frame_takes_tells_nothing_of_slices() -> None:
+    pump, door, _, turn = one()
+    door.missing, door.piece_s = len(MUCH), 0.003
+    pump.data_received(MUCH)
+    assert door.pieces == [len(MUCH)]
+    door.pieces.clear()
+    door.missing, door.piece_s = 0, 0.00001
+    pump.data_received(bytes(SLICE_BYTES_MAX * 2))
+    turn.run_until_quiet()
+    assert door.pieces[:3] == [SLICE_BYTES_MIN, SLICE_BYTES_MIN * 4, SLICE_BYTES_MAX]
+
+
 def test_a_neighbour_with_little_stands_before_those_with_much() -> None:
     connections, turn = busy(6)
     *many, (neighbour, small, _) = connections

@@ -329,6 +329,10 @@ class AmqpDoor:
         """See Door."""
         return self._connection.unfinished()
 
+    def missing_bytes(self) -> int:
+        """See Door."""
+        return self._connection.missing_bytes()
+
     def overdue(self, why: str, busy: bool) -> None:
         """See Door."""
         if not self._connection.running:

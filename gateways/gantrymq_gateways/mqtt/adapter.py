@@ -160,6 +160,9 @@ class MqttDoor(Peer):
     def unfinished(self) -> int:
         return self.connection.unfinished()
 
+    def missing_bytes(self) -> int:
+        return self.connection.missing_bytes()
+
     def overdue(self, why: str, busy: bool) -> None:
         self.connection.close()
         self.fail(why)
@@ -168,8 +171,7 @@ class MqttDoor(Peer):
         size = self.connection.outbox_bytes
         self.connection.counts.bytes_out += size
         data = self.connection.data_to_send()
-        outlet = self._outlet
-        if outlet is not None and outlet.written(size):
+        if (outlet := self._outlet) is not None and outlet.written(size):
             # The bytes are not written yet; the end of the next turn knows how many the socket took.
             self._gateway.shell.turn.at_deliver(self.writable)
         return data
@@ -789,12 +791,10 @@ class MqttDoor(Peer):
         gateway = self._gateway
         if gateway.config.refused_publish == "close" or error.code not in DIVERTED:
             return None
-        now_ms = gateway.shell.clock.monotonic_ms()
-        if not gateway.refusals.admits(self._client_id, len(payload), now_ms):
+        if not gateway.refusals.admits(self._client_id, len(payload), gateway.shell.clock.monotonic_ms()):
             return None
         return letter(self._client_id, topic, payload, flags, error.text, part)
 
     def retry_later(self, retry: Callable[[], None]) -> None:
         shell = self._gateway.shell
-        at_ms = shell.clock.monotonic_ms() + self._gateway.config.busy_retry_ms
-        shell.wheel.call_at(at_ms, lambda now_ms: retry())
+        shell.wheel.call_at(shell.clock.monotonic_ms() + self._gateway.config.busy_retry_ms, lambda now_ms: retry())

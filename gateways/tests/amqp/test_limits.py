@@ -411,7 +411,9 @@ def test_a_body_in_frames_is_unfinished_until_it_is_whole() -> None:
     peer.raw(method + header)
     peer.raw(bodies[0][:1000])
     first = door.unfinished()
+    assert door.missing_bytes() == len(bodies[0]) - 1000
     peer.raw(bodies[0][1000:])
+    assert door.missing_bytes() == 0
     begun = door.unfinished()
     assert first
     assert begun not in (0, first)

@@ -93,6 +93,9 @@ class FirstBytes:
     def unfinished(self) -> int:
         return self._next.unfinished() if self._next is not None else 1
 
+    def missing_bytes(self) -> int:
+        return self._next.missing_bytes() if self._next is not None else 0
+
     def overdue(self, why: str, busy: bool) -> None:
         self._close(why)
 

@@ -89,6 +89,9 @@ class Threshold:
     def unfinished(self) -> int:
         return self.inner.unfinished()
 
+    def missing_bytes(self) -> int:
+        return self.inner.missing_bytes()
+
     def overdue(self, why: str, busy: bool) -> None:
         self.inner.overdue(why, busy)
 

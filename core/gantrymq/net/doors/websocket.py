@@ -193,6 +193,10 @@ class WebSocketDoor:
             return 1 if self._h11 is not None else 0
         return self._inner.unfinished()
 
+    def missing_bytes(self) -> int:
+        """Not known: they may come in very many frames of the WebSocket's."""
+        return 0
+
     def overdue(self, why: str, busy: bool) -> None:
         if self._inner is not None:
             self._inner.overdue(why, busy)

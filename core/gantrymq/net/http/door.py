@@ -205,6 +205,10 @@ class HttpDoor:
         """See `Door`."""
         return self._connection.unfinished_request()
 
+    def missing_bytes(self) -> int:
+        """See `Door`: a body may come in very many chunks."""
+        return 0
+
     def overdue(self, why: str, busy: bool) -> None:
         """See `Door`."""
         self.refuse(Problem(503, why, ((b"retry-after", b"5"),)) if busy else Problem(408, why))

@@ -38,6 +38,9 @@ class Asking:
     def unfinished(self) -> int:
         return 7
 
+    def missing_bytes(self) -> int:
+        return 3
+
     def overdue(self, why: str, busy: bool) -> None:
         self.ended.append(why)
         self.out += b"gone"
@@ -133,7 +136,7 @@ def test_all_else_goes_through() -> None:
     world = World()
     door = world.link.door
     assert door is not None
-    assert (door.inbound_bytes(), door.unfinished()) == (0, 7)
+    assert (door.inbound_bytes(), door.unfinished(), door.missing_bytes()) == (0, 7, 3)
     door.writable()
     world.link.set_deadline(world.wheel.now_ms() + 50)
     world.advance(200)

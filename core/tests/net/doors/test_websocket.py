@@ -60,6 +60,9 @@ class Echo:
     def unfinished(self) -> int:
         return 0
 
+    def missing_bytes(self) -> int:
+        return 0
+
     def overdue(self, why: str, busy: bool) -> None:
         self.link.close()
 

@@ -743,6 +743,10 @@ class Connection:
             return -next(iter(self._begun))
         return self._number if self._buffer else 0
 
+    def missing_bytes(self) -> int:
+        """Bytes that the frame lacks which is not complete, or all frames of its message, as far as that is known."""
+        return max(self._need - len(self._buffer), 0) if self._buffer else 0
+
     def give_up(self, error: AmqpError) -> None:
         """Close for what is unfinished, and forget it."""
         self._buffer = bytearray()

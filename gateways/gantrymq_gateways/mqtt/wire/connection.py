@@ -565,6 +565,10 @@ class MqttConnection:
         """A number that stays the same while the same packet, or part of a larger one, waits for the peer; 0: none does."""
         return self._number if self._buffer and self.state is not State.CONNECTING else 0
 
+    def missing_bytes(self) -> int:
+        """Bytes that the packet lacks which is unfinished, as far as that is known."""
+        return max(self._need - self._buffer, 0) if self._buffer else 0
+
     def buffered_bytes(self) -> int:
         """Bytes received and not parsed yet."""
         return self._buffer

@@ -203,12 +203,13 @@ def test_what_is_unfinished_has_a_number_of_its_own() -> None:
     for at in range(1, 900, 100):
         connection.receive_data(packet[at : at + 100], 1)
         seen.append(connection.unfinished())
+        assert connection.missing_bytes() == len(packet) - at - 100
     assert len(set(seen)) == 1
     assert seen[0]
     connection.receive_data(packet[901:] + packet[:50], 1)
     assert connection.unfinished() not in (0, seen[0])
     connection.receive_data(packet[50:], 1)
-    assert connection.unfinished() == 0
+    assert (connection.unfinished(), connection.missing_bytes()) == (0, 0)
 
 
 def test_parts_of_an_oversized_packet_are_looked_at_one_by_one() -> None:
