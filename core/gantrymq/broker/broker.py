@@ -126,7 +126,7 @@ class Broker:
         self.tables = Tables()
         self.tables.watch("light", partial(deletions.light_row, store))
         topics: dict[str, Topic] = {}
-        self.router = Router(route_sets, topics)
+        self.router = Router(route_sets, topics, lambda route_id: self.tables.rows("route").get(route_id))
         self.topics = TopicTable(topics, self._put_topic, self.router.new_topic, topics_config, sync_flush)
         self.topic_budget = TopicBudget(topics_config.auto_create_max, clock.monotonic_ms)
         self.topics.give(config.cluster, config.name)
@@ -233,7 +233,7 @@ class Broker:
         rows = self.tables.rows("light")
         if NEXT in rows:
             return int(rows[NEXT])
-        known = [*map(int, rows), *self.store.light_ids(), *[route.light for route in self.router.routes.values()]]
+        known = [*map(int, rows), *self.store.light_ids(), *self.router.lights()]
         return max(known, default=0) + 1
 
     def _take_over(self, rows: Rows) -> None:

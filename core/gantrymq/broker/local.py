@@ -9,8 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gantrymq.broker.broker import OWN_TABLES, Broker
-from gantrymq.broker.consuming.cursors import Cursor, parse_queue
+from gantrymq.broker.consuming.cursors import Cursor
 from gantrymq.broker.consuming.held import Held
+from gantrymq.broker.consuming.roles import parse_queue
 from gantrymq.broker.consuming.scans import Scans
 from gantrymq.broker.matches import Tap
 from gantrymq.broker.port import (

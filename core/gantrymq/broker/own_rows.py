@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from gantrymq.broker.consuming.cursors import parse_queue
+from gantrymq.broker.consuming.roles import parse_queue
 from gantrymq.broker.pop.lease_table import TABLE as POP_LEASES
 from gantrymq.broker.rocketmq import settings
 from gantrymq.broker.row_checks import RowCheck

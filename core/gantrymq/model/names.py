@@ -71,6 +71,8 @@ def encode_topic(foreign: str) -> str:
     if not foreign:
         return EMPTY
     native = _TOPIC_ESCAPE.sub(_escape, foreign.encode("utf-8", "strict")).decode("ascii")
+    if native == foreign and len(native) <= TOPIC_BYTES_MAX:
+        return foreign  # most are: one object in all tables
     if len(native) > TOPIC_BYTES_MAX:
         return native[:LONG_TOPIC_PREFIX] + "_" + hashlib.sha256(native.encode()).hexdigest()[:32].upper()
     return native

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from sys import intern
 from typing import Any, Final
 
 import msgspec
@@ -17,6 +18,7 @@ import msgspec
 from gantrymq.broker.port import END, FIND, FOR_QUEUE, BrokerPort, CursorInfo
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.indexes.multimap import MultiMap
 from gantrymq.model.queue_policy import Policy
 from gantrymq.net.procedures.driver import Call, Done, Steps, in_order
 from gantrymq.net.procedures.order import Lock
@@ -110,8 +112,9 @@ class Definitions:
         """How many of them are exchanges."""
         self._native: set[str] = set()
         self._bindings: dict[str, Binding] = {}
-        self._by_source: dict[str, dict[str, Binding]] = {}
-        self._by_destination: dict[tuple[bool, str], dict[str, Binding]] = {}
+        self._by_source: MultiMap[str, str] = MultiMap()
+        """Rows of bindings; the same by destination, exchanges and queues."""
+        self._by_destination: tuple[MultiMap[str, str], MultiMap[str, str]] = (MultiMap(), MultiMap())
         self._own_rows: dict[tuple[str, str], list[bytes | None]] = {}
         self._leases: dict[str, int] = {}
 
@@ -198,13 +201,16 @@ class Definitions:
     def _binding_row(self, row: str, data: bytes | None) -> None:
         old = self._bindings.pop(row, None)
         if old is not None:
-            _discard(self._by_source, old.source, row)
-            _discard(self._by_destination, (old.to_queue, old.destination), row)
+            self._by_source.discard(old.source, row)
+            self._by_destination[old.to_queue].discard(old.destination, row)
         if data is not None:
-            binding = binding_from(data)
+            found = binding_from(data)
+            queue = self.queues.get(found.destination) if found.to_queue else None
+            destination = intern(found.destination) if queue is None else queue.name
+            binding = replace(found, source=intern(found.source), destination=destination)
             self._bindings[row] = binding
-            self._by_source.setdefault(binding.source, {})[row] = binding
-            self._by_destination.setdefault((binding.to_queue, binding.destination), {})[row] = binding
+            self._by_source.add(binding.source, row)
+            self._by_destination[binding.to_queue].add(destination, row)
 
     def _put(
         self, table: str, apply: Callable[[str, bytes | None], None], rows: list[tuple[str, bytes | None]]
@@ -396,11 +402,11 @@ class Definitions:
 
     def bindings_from(self, source: str) -> list[Binding]:
         """Of an exchange."""
-        return list(self._by_source.get(source, {}).values())
+        return [self._bindings[row] for row in self._by_source.of(source)]
 
     def bindings_to(self, to_queue: bool, destination: str) -> list[Binding]:
         """Into a queue or exchange."""
-        return list(self._by_destination.get((to_queue, destination), {}).values())
+        return [self._bindings[row] for row in self._by_destination[to_queue].of(destination)]
 
     def bind(self, binding: Binding, exchange: Exchange, light: int) -> Steps:
         """Add a binding; `light` of the queue, 0 for an exchange. Nothing happens if it is there."""
@@ -453,7 +459,7 @@ class Definitions:
             self._binding_row(binding.row, None)
         for source in dict.fromkeys(binding.source for binding in bindings):
             exchange = self._exchanges.get(source)
-            if exchange is not None and exchange.auto_delete and not self._by_source.get(source):
+            if exchange is not None and exchange.auto_delete and not self._by_source.of(source):
                 yield from self.delete_exchange(exchange)
 
     # Policies.
@@ -602,11 +608,3 @@ class Definitions:
     def _lease_lost(self, name: str) -> None:
         log.warning("amqp: lease %s was taken over by another gateway", name)
         self._leases.pop(name.removeprefix("amqp/"), None)
-
-
-def _discard(index: dict[Any, dict[str, Binding]], key: Any, row: str) -> None:
-    rows = index.get(key)
-    if rows is not None:
-        rows.pop(row, None)
-        if not rows:
-            del index[key]

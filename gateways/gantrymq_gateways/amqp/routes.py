@@ -16,12 +16,17 @@ from typing import Final
 
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.indexes.multimap import MultiMap
 from gantrymq.model.message import Message
-from gantrymq_gateways.amqp.exchanges.graph import Node, View, discard, name_of_tag, split_keys
+from gantrymq_gateways.amqp.exchanges.graph import Node, View, name_of_tag, split_keys
 from gantrymq_gateways.amqp.origin import DEFAULT_EXCHANGE, DIRECT_TOPIC, KIND
 from gantrymq_gateways.amqp.properties.writing import Renderer
 from gantrymq_gateways.amqp.queues.dead import AmqpDeadLetters
 from gantrymq_gateways.amqp.wire.constants import AmqpError
+
+PLACES_MAX: Final = 10_000
+Place = tuple[str, str, str]
+"""Of a route: type, topic of its exchange or empty, topic of the exchange that it leads to or empty."""
 
 _BAD: Final = (ValueError, KeyError, TypeError, AttributeError, AmqpError, struct.error)
 
@@ -38,12 +43,14 @@ class AmqpRoutes:
         """By native topic, which is one to one with the exchange's name."""
         self._sources: dict[str, dict[str, int]] = {}
         """By topic of an exchange: those with bindings to it, and how many."""
-        self._default: dict[str, dict[int, None]] = {}
+        self._default: MultiMap[str, int] = MultiMap()
         """Route numbers by the native topic of a queue's name."""
-        self._direct: dict[str, dict[int, None]] = {}
+        self._direct: MultiMap[str, int] = MultiMap()
         """The same by the tag that stands for the queue in `DIRECT_TOPIC`."""
-        self._where: dict[int, tuple[str, str, str, str]] = {}
-        """Number to (type, exchange topic or empty, key, topic of the exchange that it leads to)."""
+        self._where: dict[int, tuple[Place, str]] = {}
+        """Number to its place and key."""
+        self._places: dict[Place, Place] = {}
+        """One object for all routes of a place, which are many; at most `PLACES_MAX`, then it begins anew."""
         self._renderer = Renderer({})
         self.dead_letters = AmqpDeadLetters(self._has_topic)
         """How the broker makes dead letters of AMQP queues."""
@@ -64,9 +71,9 @@ class AmqpRoutes:
             node = names.encode_topic(exchange)
             if kind == "default":
                 if topic != DIRECT_TOPIC:
-                    self._default.setdefault(names.encode_topic(key), {})[number] = None
+                    self._default.add(names.encode_topic(key), number)
                 if topic is None or topic == DIRECT_TOPIC:
-                    self._direct.setdefault(names.encode_word(key), {})[number] = None
+                    self._direct.add(names.encode_word(key), number)
             else:
                 found = self._exchanges.get(node) or Node()
                 found.add(number, kind, key, target, parsed, expression)
@@ -74,7 +81,10 @@ class AmqpRoutes:
         except _BAD as error:
             text = f"AMQP route expression {expression[:200]!r} is not understood: {error}"
             raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, text) from error
-        self._where[number] = (kind, node, key, target)
+        if len(self._places) >= PLACES_MAX:
+            self._places.clear()
+        place = kind, node, target
+        self._where[number] = self._places.setdefault(place, place), key
         if target:
             sources = self._sources.setdefault(target, {})
             sources[node] = sources.get(node, 0) + 1
@@ -104,10 +114,10 @@ class AmqpRoutes:
         where = self._where.pop(number, None)
         if where is None:
             return
-        kind, node, key, target = where
+        (kind, node, target), key = where
         if kind == "default":
-            discard(self._default, names.encode_topic(key), number)
-            discard(self._direct, names.encode_word(key), number)
+            self._default.discard(names.encode_topic(key), number)
+            self._direct.discard(names.encode_word(key), number)
             return
         exchange = self._exchanges[node]
         exchange.remove(number, key)
@@ -130,7 +140,7 @@ class AmqpRoutes:
             return self._by_default(message, further)
         numbers: list[int] = []
         if exchange is None and not tag:
-            numbers.extend(self._default.get(message.topic, ()))
+            numbers.extend(self._default.of(message.topic))
         start = self._exchanges.get(message.topic)
         if start is not None:
             self._walk(start, View(message, [tag, *further], self._renderer), numbers)
@@ -138,14 +148,14 @@ class AmqpRoutes:
 
     def _by_default(self, message: Message, further: list[str]) -> Iterable[int]:
         direct = message.topic == DIRECT_TOPIC
-        found = self._direct.get(message.tag, ()) if direct else self._default.get(message.topic, ())
+        found = self._direct.of(message.tag) if direct else self._default.of(message.topic)
         if not further:
             return found
         numbers = list(found)
         for key in further:
             name = name_of_tag(key)
-            numbers.extend(self._default.get(names.encode_topic(name), ()))
-            numbers.extend(self._direct.get(names.encode_word(name), ()))
+            numbers.extend(self._default.of(names.encode_topic(name)))
+            numbers.extend(self._direct.of(names.encode_word(name)))
         return numbers
 
     def _walk(self, start: Node, view: View, numbers: list[int]) -> None:

@@ -12,6 +12,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice
+from sys import intern
 
 from gantrymq.broker.consuming.acks import (
     RECORD_BYTES_MAX,
@@ -25,7 +26,7 @@ from gantrymq.broker.consuming.acks import (
 )
 from gantrymq.broker.consuming.moved import MovedPlaces
 from gantrymq.broker.consuming.priorities import PriorityWindow
-from gantrymq.broker.consuming.roles import Managed, QueueReader, Seated
+from gantrymq.broker.consuming.roles import Managed, QueueReader, Seated, parse_queue
 from gantrymq.broker.consuming.shared_bodies import SHARED_BYTES_MIN
 from gantrymq.broker.consuming.window import MARK_STEP, AckWindow
 from gantrymq.broker.port import SHARED_GROUP, CursorDetails, CursorInfo, Delivery, Outcome
@@ -56,6 +57,10 @@ RUN_MIN = 4
 
 POP_PREFIX = "pop:"
 """Cursor groups of pop consumers: this and the consumer group's name."""
+
+NO_WATCHERS: dict[int, Callable[[int], None]] = {}
+NONE_ARMED: set[int] = set()
+"""Of all cursors that nobody watches; nothing is ever put in."""
 
 QUARANTINED_MAX = 100_000
 """Entries with a damaged record that are known by name, at some 500 bytes each. What is more is not settled either, but nobody can skip it before
@@ -95,7 +100,7 @@ class Cursor:
     def __init__(self, cursor_id: int, queue: str, group: str, start: int) -> None:
         self.id = cursor_id
         self.queue = queue
-        self.group = group
+        self.group = intern(group)
         self.light, self.topic, self.queue_id = parse_queue(queue)
         self.window = AckWindow(start)
         self.parked: deque[Callable[[], None]] | None = None
@@ -106,22 +111,10 @@ class Cursor:
         """Who consumes from it, where they say so."""
         self.recovered_below = 0
         """Offsets below were possibly delivered before a crash."""
-        self.watchers: dict[int, Callable[[int], None]] = {}
+        self.watchers = NO_WATCHERS
         """By port: gateway processes that consume from the same queue are woken beside one another."""
-        self.armed: set[int] = set()
+        self.armed = NONE_ARMED
         """Ports whose watcher is to be called at the next entry."""
-
-
-def parse_queue(queue: str) -> tuple[int, str, int]:
-    """(light id, "", 0) of `~<id>`, or (0, topic, queue id) of `<topic>/<id>`. Raises ILLEGAL_ARGUMENT."""
-    if queue.startswith("~") and queue[1:].isdecimal() and int(queue[1:]):
-        return int(queue[1:]), "", 0
-    topic, slash, number = queue.rpartition("/")
-    if not slash or not topic or not number.isdecimal():
-        raise GantryError(
-            ErrorCode.ILLEGAL_ARGUMENT, f"queue name {queue!r} is neither ~<light id> nor <topic>/<queue id>"
-        )
-    return 0, topic, int(number)
 
 
 class Cursors:
@@ -146,8 +139,8 @@ class Cursors:
         self.share = share
         self.by_id: dict[int, Cursor] = {}
         self.moved = MovedPlaces()
-        self._by_key: dict[tuple[str, str], Cursor] = {}
-        self._of_queue: dict[str, set[int]] = {}
+        self._of_queue: dict[str, Cursor | dict[str, Cursor]] = {}
+        """The only cursor of a queue, or its cursors by group."""
         self.shared: dict[int, Cursor] = {}
         """Those of `SHARED_GROUP`."""
         self._holders: dict[int, set[int]] = {}
@@ -249,7 +242,10 @@ class Cursors:
 
     def find(self, queue: str, group: str) -> Cursor | None:
         """The group's cursor in that queue, if there is one."""
-        return self._by_key.get((queue, group))
+        found = self._of_queue.get(queue)
+        if isinstance(found, dict):
+            return found.get(group)
+        return found if found is not None and found.group == group else None
 
     def get(self, cursor_id: int) -> Cursor:
         """By handle; raises NOT_FOUND."""
@@ -282,24 +278,27 @@ class Cursors:
         """Forget it; the caller removes its row."""
         self.by_id.pop(cursor.id, None)
         self.shared.pop(cursor.id, None)
-        self._by_key.pop((cursor.queue, cursor.group), None)
-        ids = self._of_queue.get(cursor.queue)
-        if ids is not None:
-            ids.discard(cursor.id)
-            if not ids:
-                del self._of_queue[cursor.queue]
+        found = self._of_queue.get(cursor.queue)
+        if isinstance(found, dict) and found.get(cursor.group) is cursor:
+            del found[cursor.group]
+            if len(found) == 1:
+                (self._of_queue[cursor.queue],) = found.values()
+        elif found is cursor:
+            del self._of_queue[cursor.queue]
         for table in (self._acked, self._back, self._unwritten, self._cut):
             table.pop(cursor.id, None)
         for offset in list(self.quarantined.get(cursor.id, ())):
             self._release_quarantined(cursor, offset)
-        cursor.watchers.clear()
-        cursor.armed.clear()
+        cursor.watchers, cursor.armed = NO_WATCHERS, NONE_ARMED
         for on_deleted in self.on_deleted:
             on_deleted(cursor)
 
     def of_queue(self, queue: str) -> list[Cursor]:
         """All cursors of a queue."""
-        return [self.by_id[cursor_id] for cursor_id in self._of_queue.get(queue, ())]
+        found = self._of_queue.get(queue)
+        if found is None:
+            return []
+        return list(found.values()) if isinstance(found, dict) else [found]
 
     def ids(self) -> Sequence[int]:
         """Every cursor's id, and few others: to walk over all in slices. A million need no copy."""
@@ -318,7 +317,7 @@ class Cursors:
 
     def is_live(self, queue: str, offset: int) -> bool:
         """Whether some cursor of the queue is not done with that entry."""
-        return any(not self.by_id[cursor_id].window.is_done(offset) for cursor_id in self._of_queue.get(queue, ()))
+        return any(not cursor.window.is_done(offset) for cursor in self.of_queue(queue))
 
     def state_of(self, cursor_id: int) -> list[bytes]:
         """Acknowledgement entries that make the cursor's state again without earlier ones; what is settled and not yet written must
@@ -641,7 +640,11 @@ class Cursors:
         cursor.armed.discard(port)
         if watcher is None:
             cursor.watchers.pop(port, None)
+            if not cursor.watchers:
+                cursor.watchers, cursor.armed = NO_WATCHERS, NONE_ARMED
         else:
+            if cursor.watchers is NO_WATCHERS:
+                cursor.watchers, cursor.armed = {}, set()
             cursor.watchers[port] = watcher
             self.arm(cursor, port)
 
@@ -727,8 +730,13 @@ class Cursors:
 
     def _insert(self, cursor: Cursor) -> None:
         self.by_id[cursor.id] = cursor
-        self._by_key[(cursor.queue, cursor.group)] = cursor
-        self._of_queue.setdefault(cursor.queue, set()).add(cursor.id)
+        found = self._of_queue.get(cursor.queue)
+        if isinstance(found, dict):
+            found[cursor.group] = cursor
+        elif found is None or found.group == cursor.group:
+            self._of_queue[cursor.queue] = cursor
+        else:
+            self._of_queue[cursor.queue] = {found.group: found, cursor.group: cursor}
         if cursor.group == SHARED_GROUP:
             self.shared[cursor.id] = cursor
 

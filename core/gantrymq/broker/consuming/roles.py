@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
+from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 
 
@@ -53,3 +54,15 @@ class Seated(Protocol):
 
     def first(self, ports: Collection[int]) -> list[int]:
         """Those of the highest rank."""
+
+
+def parse_queue(queue: str) -> tuple[int, str, int]:
+    """(light id, "", 0) of `~<id>`, or (0, topic, queue id) of `<topic>/<id>`. Raises ILLEGAL_ARGUMENT."""
+    if queue.startswith("~") and queue[1:].isdecimal() and int(queue[1:]):
+        return int(queue[1:]), "", 0
+    topic, slash, number = queue.rpartition("/")
+    if not slash or not topic or not number.isdecimal():
+        raise GantryError(
+            ErrorCode.ILLEGAL_ARGUMENT, f"queue name {queue!r} is neither ~<light id> nor <topic>/<queue id>"
+        )
+    return 0, topic, int(number)

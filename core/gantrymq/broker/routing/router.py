@@ -6,6 +6,7 @@ Results are cached per (topic, AMQP exchange of origin, tag), unless a route tha
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -14,6 +15,7 @@ from gantrymq.broker.port import Done, Route
 from gantrymq.broker.routing.api import RouteSet
 from gantrymq.broker.topics import Topic
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.indexes.multimap import MultiMap
 from gantrymq.model.message import Message
 
 ROUTES_MAX = 2_000_000
@@ -42,14 +44,18 @@ def load_route_sets() -> dict[str, RouteSet]:
 
 
 class Router:
-    """All routes. `topics` is the broker's live dictionary: changing a route refreshes the topics that it may concern."""
+    """All routes. `topics` is the broker's live dictionary: changing a route refreshes the topics that it may concern. `stored(route_id)`: the
+    row of a durable route as the log has it; expressions are kept there alone."""
 
-    def __init__(self, sets: dict[str, RouteSet], topics: dict[str, Topic]) -> None:
+    def __init__(
+        self, sets: dict[str, RouteSet], topics: dict[str, Topic], stored: Callable[[str], bytes | None]
+    ) -> None:
         self._sets = sets
+        self._stored = stored
         self._topics = topics
         self._targets: dict[int, _Target] = {}
         self._by_id: dict[str, int] = {}
-        self._by_light: dict[int, set[str]] = {}
+        self._by_light: MultiMap[int, str] = MultiMap()
         self._next = 1
         self._used: dict[str, int] = {}
         self._any_topic = 0
@@ -58,25 +64,23 @@ class Router:
         self._uncached_any = 0
         self._uncached_of: dict[str, int] = {}
         self._same: dict[tuple[int, ...], tuple[int, ...]] = {}
-        self.routes: dict[str, Route] = {}
-        """Durable routes by id."""
         self._unstored: dict[str, list[Route | None]] = {}
         """By id: the route that the log has, then those that were added since and are not there yet, until it is removed."""
 
     def add(self, route: Route) -> None:
         """Install a durable route, replacing one of the same id. Raises ILLEGAL_ARGUMENT for an unknown kind or bad expression."""
-        target = _Target(route.kind, route.topic, route.light, None, 0)
+        known = self._topics.get(route.topic) if route.topic is not None else None  # whose name is the same object
+        target = _Target(route.kind, known.name if known is not None else route.topic, route.light, None, 0)
         number = self._install(target, route.expression)
         self._forget(route.route_id)
         self._by_id[route.route_id] = number
-        self.routes[route.route_id] = route
         if route.light:
-            self._by_light.setdefault(route.light, set()).add(route.route_id)
+            self._by_light.add(route.light, route.route_id)
 
     def add_unstored(self, route: Route, on_done: Done) -> Done:
         """As `add`, of a route on its way to the log. The answer is called with what became of it, and calls `on_done`: a route that the log
         refused gives place to the one before it."""
-        before = self.routes.get(route.route_id)
+        before = self._durable(route.route_id)
         self.add(route)
         line = self._unstored.setdefault(route.route_id, [before])
         line.append(route)
@@ -87,6 +91,19 @@ class Router:
             on_done(token, result)
 
         return done
+
+    @property
+    def routes(self) -> dict[str, Route]:
+        """Durable routes by id, put together anew each time."""
+        return {route_id: route for route_id in self._by_id if (route := self._durable(route_id)) is not None}
+
+    def _durable(self, route_id: str) -> Route | None:
+        """The route in force."""
+        line = self._unstored.get(route_id)
+        if line is not None or route_id not in self._by_id:
+            return line[-1] if line is not None else None
+        row = self._stored(route_id)
+        return route_from_bytes(route_id, row) if row is not None else None
 
     def _decided(self, route: Route, line: list[Route | None], stored: bool) -> None:
         at = next(place for place in range(1, len(line)) if line[place] is route)
@@ -110,18 +127,17 @@ class Router:
         number = self._by_id.pop(route_id, None)
         if number is None:
             return False
-        route = self.routes.pop(route_id)
-        ids = self._by_light.get(route.light)
-        if ids is not None:
-            ids.discard(route_id)
-            if not ids:
-                del self._by_light[route.light]
+        self._by_light.discard(self._targets[number].light, route_id)
         self._uninstall(number)
         return True
 
     def routes_of_light(self, light: int) -> list[str]:
         """Ids of the routes into a light queue."""
-        return list(self._by_light.get(light, ()))
+        return list(self._by_light.of(light))
+
+    def lights(self) -> set[int]:
+        """Light queues that durable routes lead to."""
+        return {target.light for target in self._targets.values()} - {0}
 
     def add_volatile(self, tap: Tap, number: int, kind: str, topic: str | None, expression: str) -> None:
         """A route into a tap; the same number again replaces it. Raises ILLEGAL_ARGUMENT."""
@@ -196,6 +212,7 @@ class Router:
                 ErrorCode.LIMIT_REACHED, f"{ROUTES_MAX} routes exist; remove subscriptions or bindings first"
             )
         number = self._next
+        target.kind = routes.kind  # one object for all
         target.uncached = routes.add(number, target.topic, expression)
         target.home = routes.home(expression) if target.topic is None else None
         self._next += 1

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 from gantrymq.broker.consuming.acks import ACK_TOPIC
@@ -129,6 +129,7 @@ class Snapshots:
     def _read(self, name: str) -> tuple[Loaded, Tail]:
         loaded = Loaded({}, {}, [], [])
         tail: Tail | None = None
+        shared: dict[Any, Any] = {}
         for count, (kind, payload) in enumerate(self._files.blocks(name)):
             if tail is not None or (count == 0) != (kind is BlockKind.HEAD):
                 raise SnapshotError(f"block {count} of kind {kind}")
@@ -136,7 +137,7 @@ class Snapshots:
                 if kind is BlockKind.HEAD:
                     loaded.offsets.update(read_head(payload))
                 elif kind is BlockKind.ROWS:
-                    read_rows(payload, loaded.tables)
+                    read_rows(payload, loaded.tables, shared)
                 elif kind is BlockKind.CURSORS:
                     loaded.cursors.append(read_cursors(payload))
                 elif kind is BlockKind.MOVED:

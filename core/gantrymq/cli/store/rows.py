@@ -38,7 +38,7 @@ class BadRow:
 def _checks() -> dict[str, RowCheck]:
     """Of every table that has a reader here."""
     checks = {**CHECKS, **{table: check for table in known_tables() if (check := check_of(table)) is not None}}
-    router, read = Router(load_route_sets(), {}), checks["route"]
+    router, read = Router(load_route_sets(), {}, lambda route_id: None), checks["route"]
 
     def check_route(key: str, value: bytes) -> None:
         read(key, value)

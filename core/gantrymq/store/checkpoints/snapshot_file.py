@@ -15,7 +15,7 @@ from array import array
 from enum import IntEnum
 from itertools import accumulate, pairwise
 from struct import Struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zlib import crc32
 
 if TYPE_CHECKING:
@@ -29,6 +29,10 @@ TEMPORARY: Final = "new" + SUFFIX + ".tmp"
 KEPT: Final = 2
 """Snapshots on the disk: the newest, and the one before it should the newest turn out to be damaged."""
 READ_STEP: Final = 1 << 20
+SHARED_MAX: Final = 1_000_000
+"""Keys and values of a snapshot that are remembered while it is read: some 100 MB at most, given back then."""
+SHARED_BYTES: Final = 64
+"""Longer values are hardly ever equal."""
 PAYLOAD_MAX: Final = 64 << 20
 """A length beyond it is damage: a block ends soon after 64 KiB, or with the one row that is larger."""
 MAGIC: Final = b"GSN1"
@@ -118,8 +122,9 @@ def rows_block(table: str, keys: Sequence[str], values: Sequence[bytes]) -> byte
     )  # fmt: skip
 
 
-def read_rows(payload: bytes, tables: dict[str, dict[str, bytes]]) -> None:
-    """Back from `rows_block`, into the rows of its table; a key that is there already is replaced."""
+def read_rows(payload: bytes, tables: dict[str, dict[str, bytes]], shared: dict[Any, Any]) -> None:
+    """Back from `rows_block`, into the rows of its table; a key that is there already is replaced. `shared`, of one snapshot: keys and short values
+    that are equal become one object, for a queue of AMQP has its name in three tables."""
     table, at = _name_at(payload, 0)
     (count,) = _COUNT.unpack_from(payload, at)
     at += _COUNT.size
@@ -133,10 +138,12 @@ def read_rows(payload: bytes, tables: dict[str, dict[str, bytes]]) -> None:
     text = payload[at + size :].decode("utf-8", "surrogatepass")
     if value_ends[-1] != len(values) or key_ends[-1] != len(text):
         raise SnapshotError(f"rows of table {table}: the lengths do not add up")
+    one = shared.setdefault if len(shared) < SHARED_MAX else shared.get
+    found = [values[a:b] for a, b in pairwise(value_ends)]
     tables.setdefault(table, {}).update(
         zip(
-            [text[a:b] for a, b in pairwise(key_ends)],
-            [values[a:b] for a, b in pairwise(value_ends)],
+            [one(key, key) for key in [text[a:b] for a, b in pairwise(key_ends)]],
+            [one(value, value) if len(value) <= SHARED_BYTES else value for value in found],
             strict=True,
         )
     )

@@ -375,14 +375,14 @@ def test_when_one_is_due() -> None:
 @pytest.mark.parametrize("payload", [b"", b"\0\1x\0\0\0\5", b"\0\1x\xff\xff\xff\xff"])
 def test_rows_that_do_not_add_up(payload: bytes) -> None:
     with pytest.raises((SnapshotError, ValueError, Exception)):
-        read_rows(payload, {})
+        read_rows(payload, {}, {})
 
 
 def test_rows_block_round_trip() -> None:
     tables: dict[str, dict[str, bytes]] = {}
     data = rows_block("x", ["a", "zé", "長"], [b"1", b"", b"\xff" * 300])
     assert data[8] == BlockKind.ROWS
-    read_rows(data[9:], tables)
+    read_rows(data[9:], tables, {})
     assert tables == {"x": {"a": b"1", "zé": b"", "長": b"\xff" * 300}}
 
 

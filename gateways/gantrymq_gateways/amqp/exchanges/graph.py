@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.indexes.multimap import MultiMap
 from gantrymq.model.message import Message
 from gantrymq_gateways.amqp.exchanges.hashing import Choice, Ring
 from gantrymq_gateways.amqp.exchanges.headers import HeadersMatch, comparable
@@ -15,8 +16,6 @@ from gantrymq_gateways.amqp.origin import tag_of
 from gantrymq_gateways.amqp.properties.writing import Renderer
 from gantrymq_gateways.amqp.wire.content import Properties, decode_properties
 from gantrymq_gateways.amqp.wire.values import Table, read_table
-
-_Value = TypeVar("_Value")
 
 HASHED_PROPERTIES: Final = ("correlation_id", "message_id", "timestamp")
 """What `hash-property` of a consistent hash may name."""
@@ -69,7 +68,7 @@ class Node:
     def __init__(self) -> None:
         self._targets: dict[int, str] = {}
         self._everything: dict[int, None] = {}
-        self._by_key: dict[str, dict[int, None]] = {}
+        self._by_key: MultiMap[str, int] = MultiMap()
         self._by_start: dict[str, dict[int, Pattern]] = {}
         """Patterns whose first word is no wildcard, by that word."""
         self._any_start: dict[int, Pattern] = {}
@@ -95,7 +94,7 @@ class Node:
         if kind == "fanout":
             self._everything[number] = None
         elif kind == "direct":
-            self._by_key.setdefault(tag_of(key), {})[number] = None
+            self._by_key.add(tag_of(key), number)
         elif kind == "topic":
             self._add_pattern(number, key)
         elif kind == "headers":
@@ -112,7 +111,7 @@ class Node:
     def _add_pattern(self, number: int, key: str) -> None:
         words = pattern_of(key)
         if "*" not in words and "#" not in words:
-            self._by_key.setdefault(tag_of(key), {})[number] = None
+            self._by_key.add(tag_of(key), number)
         elif words[0] in ("*", "#"):
             self._any_start[number] = Pattern(words)
         else:
@@ -126,9 +125,12 @@ class Node:
         self._everything.pop(number, None)
         self._any_start.pop(number, None)
         self._headers.pop(number, None)
-        discard(self._by_key, tag_of(key), number)
-        if words := pattern_of(key):
-            discard(self._by_start, words[0], number)
+        self._by_key.discard(tag_of(key), number)
+        words = pattern_of(key)
+        if words and (patterns := self._by_start.get(words[0])) is not None:
+            patterns.pop(number, None)
+            if not patterns:
+                del self._by_start[words[0]]
         for hashed, ring in list(self._rings.items()):
             ring.remove(number)
             if not ring:
@@ -142,9 +144,7 @@ class Node:
         """Routes of the bindings that want the message, each with its target; those of the alternate exchange if none does."""
         numbers = list(self._everything)
         for tag in view.tags:
-            exact = self._by_key.get(tag)
-            if exact is not None:
-                numbers.extend(exact)
+            numbers.extend(self._by_key.of(tag))
             if self._by_start or self._any_start:
                 numbers.extend(self._matching(tag))
         if self._headers:
@@ -185,15 +185,6 @@ class Node:
 def _table(text: str) -> Table:
     data = b64decode(text, validate=True)
     return read_table(data, 0, len(data))[0] if data else []
-
-
-def discard(index: dict[str, dict[int, _Value]], key: str, number: int) -> None:
-    """Forget a number, and the key when it was its last."""
-    numbers = index.get(key)
-    if numbers is not None and number in numbers:
-        del numbers[number]
-        if not numbers:
-            del index[key]
 
 
 def split_keys(exchange: str | None) -> tuple[str | None, list[str]]:

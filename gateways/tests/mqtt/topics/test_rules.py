@@ -295,7 +295,7 @@ def test_two_levels_over_the_door() -> None:
 
 
 def test_a_subscription_under_rules_names_its_native_topic() -> None:
-    router = Router({"mqtt": MqttRoutes()}, {})
+    router = Router({"mqtt": MqttRoutes()}, {}, lambda route_id: None)
     rules = parse_rules("devices/=fleet", 2)
     for number, text in enumerate(["devices/a/#", "site/hall/+", "devices/b", "+/a", "#"], 1):
         router.add(Route(str(number), "mqtt", *rules.filter_route(text), number))

@@ -1,0 +1,1 @@
+"""Indexes that cost little where there are very many keys."""
