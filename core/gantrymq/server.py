@@ -517,6 +517,8 @@ class Server:
             place = replace(place, host=host, port=port)
         text = "From a read to the write of its answers, where these wait for no disk, message or other process"
         answered = self._shared["metrics"].histogram("gantry_answer_seconds", text, SECONDS, door=name)
+        if tls is not None and place.has_keys and "auth" in self._shared:
+            tls.gate = import_module("gantrymq.launch.handshakes").Handshakes(self._shared["auth"], name)
         listener = await listen(self._host, factory, place, tls, answered.observe)
         opened.append(listener)
         return listener

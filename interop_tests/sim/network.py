@@ -75,7 +75,7 @@ class Wire:
     peer_is_trusted = True
     is_encrypted = False
     peer_certificate: Certificate | None = None
-    guest = ""
+    key_user = guest = ""
 
     def __init__(self, world: World, node: Node, end: End, peer: str) -> None:
         self.world = world

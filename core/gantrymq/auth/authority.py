@@ -524,6 +524,10 @@ class Authority:
             name = next((each for each in names.get(self.config.certificate_user, ()) if self.user(each)), None)
         return self.identity(name, client_id, address) if name and self.user(name) is not None else None
 
+    def by_key(self, name: str, client_id: str, address: str) -> Identity | None:
+        """Whose pre-shared key TLS was begun with; None: there is no such user."""
+        return self.identity(name, client_id, address) if self.loaded and self.user(name) is not None else None
+
     def secret(self, name: str) -> Secret | None:
         """What a signing user signs with; None: there is no such user, or it has none. Opened once, and again after a user changed."""
         known = self._secrets.get(name)

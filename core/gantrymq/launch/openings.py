@@ -15,8 +15,12 @@ from gantrymq.config import ServerConfig, Settings
 from gantrymq.launch.checks import check_bind
 from gantrymq.model.errors import ConfigError
 from gantrymq.net.loopback import is_loopback
-from gantrymq.net.places import GUEST, Place, parse_place
+from gantrymq.net.places import GUEST, IDENTITY_IS_USER, Place, parse_place
 from gantrymq.net.tls.contexts import Context, Outgoing, TlsConfig, TlsError, outgoing_of
+from gantrymq.net.tls.keyed import KeyedContext
+
+WITH_KEYS: Final = ("mqtt",)
+"""Doors whose clients know pre-shared keys."""
 
 WITH_GUESTS: Final = ("broker", "mqtt", "cloudevents")
 """Doors at which a client may say no name."""
@@ -131,6 +135,7 @@ def _wrong(settings: Settings, own: Mapping[str, Any], name: str, places: list[P
             check_bind(place.host, may, source, f"{name}.listeners", auth)
         except ConfigError as error:
             yield error
+        yield from _wrong_keys(place, name, source, auth)
         if GUEST in place.options and (not auth or name not in WITH_GUESTS):
             why = (
                 "auth.enabled is false" if not auth else f"clients without a name come to {', '.join(WITH_GUESTS)} only"
@@ -138,6 +143,19 @@ def _wrong(settings: Settings, own: Mapping[str, Any], name: str, places: list[P
             yield ConfigError(
                 f"{name}.listeners = {place} ({source}): user={place.options[GUEST]} means nothing here: {why}", source
             )
+
+
+def _wrong_keys(place: Place, name: str, source: str, auth: bool) -> Iterator[ConfigError]:
+    if place.has_keys and name not in WITH_KEYS:
+        yield ConfigError(
+            f"{name}.listeners = {place} ({source}): psk_file is for {', '.join(WITH_KEYS)}; give it cert= and key=",
+            source,
+        )
+    elif place.options.get(IDENTITY_IS_USER) == "true" and not auth:
+        yield ConfigError(
+            f"{name}.listeners = {place} ({source}): {IDENTITY_IS_USER} means nothing here: auth.enabled is false",
+            source,
+        )
 
 
 def _unasked(settings: Settings, own: Mapping[str, Any], service: Any, places: list[Place]) -> Iterator[ConfigError]:
@@ -172,7 +190,11 @@ def _load(found: Openings, tls: TlsConfig, name: str, source: str, errors: list[
     for number, place in enumerate(found.places[name]):
         if place.speaks_tls:
             try:
-                found.contexts[name, number] = Context(tls.of(place), found.protocols[name])
+                own = tls.of(place)
+                if place.has_keys:
+                    found.contexts[name, number] = KeyedContext(own, place, found.protocols[name])
+                else:
+                    found.contexts[name, number] = Context(own, found.protocols[name])
             except TlsError as error:
                 errors.append(ConfigError(f"{name}.listeners = {place} ({source}): {error}", source))
 

@@ -27,6 +27,8 @@ class Link(Protocol):
     """What goes over it is read by nobody else: TLS."""
     peer_certificate: Certificate | None
     """The client certificate that it showed and a CA of ours vouches for."""
+    key_user: str
+    """The user whose pre-shared key its TLS was begun with; empty: there was none, or it says nothing of users at this listener."""
     guest: str
     """The user that a client without a name is at this listener; empty: as at every other."""
 

@@ -23,10 +23,19 @@ TLS_OPTIONS: Final = ("cert", "key", "client_ca", "crl", "client_cert")
 GUEST: Final = "user"
 """Option of every scheme: the user that a client without a name is there."""
 
+PSK_FILE: Final = "psk_file"
+HINT: Final = "psk_hint"
+IDENTITY_IS_USER: Final = "use_identity_as_username"
+PSK_OPTIONS: Final = (PSK_FILE, HINT, IDENTITY_IS_USER)
+"""Pre-shared keys instead of certificates, for one place; the names are Mosquitto's."""
+
 OPTIONS: Final[dict[str, tuple[str, ...]]] = {
-    PLAIN: (GUEST,), TLS: (*TLS_OPTIONS, GUEST), ANY: (*TLS_OPTIONS, GUEST), UNIX: ("mode", GUEST),
+    PLAIN: (GUEST,), TLS: (*TLS_OPTIONS, *PSK_OPTIONS, GUEST), ANY: (*TLS_OPTIONS, *PSK_OPTIONS, GUEST), UNIX: ("mode", GUEST),
 }  # fmt: skip
 """Schemes, and what may be said of a place with each."""
+
+HINT_BYTES_MAX: Final = 128
+"""RFC 4279 5.3; OpenSSL takes twice as much."""
 
 UNIX_PATH_BYTES_MAX: Final = 107
 """Linux, unix(7)."""
@@ -50,6 +59,11 @@ class Place:
     def speaks_tls(self) -> bool:
         """Some of its connections, at least, have TLS."""
         return self.scheme in (TLS, ANY)
+
+    @property
+    def has_keys(self) -> bool:
+        """Its TLS is with pre-shared keys."""
+        return PSK_FILE in self.options
 
     @property
     def speaks_plain(self) -> bool:
@@ -95,7 +109,27 @@ def parse_place(text: str) -> Place:
             raise ValueError("user needs a name")
         if key == "client_cert" and value not in CLIENT_CERT:
             raise ValueError(f"client_cert must be one of {', '.join(CLIENT_CERT)}")
+    _check_keys(options)
     return Place(parts.hostname, port, parts.scheme, options)
+
+
+def _check_keys(options: dict[str, str]) -> None:
+    if PSK_FILE not in options:
+        lost = [key for key in PSK_OPTIONS if key in options]
+        if lost:
+            raise ValueError(
+                f"{lost[0]} goes with psk_file=FILE; for client certificates there is auth.certificate_user"
+            )
+        return
+    if not options[PSK_FILE]:
+        raise ValueError("psk_file needs the name of a file")
+    both = [key for key in TLS_OPTIONS if key in options]
+    if both:
+        raise ValueError(f"a listener has psk_file or certificates ({both[0]}), not both: give it two ports")
+    if len(options.get(HINT, "").encode()) > HINT_BYTES_MAX:
+        raise ValueError(f"psk_hint has at most {HINT_BYTES_MAX} bytes")
+    if options.get(IDENTITY_IS_USER, "true") not in ("true", "false"):
+        raise ValueError(f"{IDENTITY_IS_USER} must be true or false")
 
 
 def _unix_place(netloc: str, path: str, query: str) -> Place:

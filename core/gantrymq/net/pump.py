@@ -24,6 +24,7 @@ from gantrymq.net.loopback import is_trusted, peer_name
 from gantrymq.net.process.host import PumpHost
 from gantrymq.net.rotation import BOUNDED_BYTES_MAX, SHARE_S, SLICE_BYTES_MAX, SLICE_BYTES_MIN, SLICE_S
 from gantrymq.net.tls.identity import Certificate, certificate_of
+from gantrymq.net.tls.keyed import user_of
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +91,7 @@ class Pump(asyncio.Protocol):
         "guest",
         "inbound_bytes",
         "is_encrypted",
+        "key_user",
         "peer",
         "peer_certificate",
         "peer_is_loopback",
@@ -147,7 +149,7 @@ class Pump(asyncio.Protocol):
         self.peer, self._counted = "?", ""
         self.peer_is_loopback = self.peer_is_trusted = self.is_encrypted = False
         self.peer_certificate: Certificate | None = None
-        self.guest = ""
+        self.key_user = self.guest = ""
 
     # From the transport.
 
@@ -156,6 +158,7 @@ class Pump(asyncio.Protocol):
         self.peer, self.peer_is_loopback = peer_name(connection.get_extra_info("peername"))
         secure = connection.get_extra_info("ssl_object")
         self.is_encrypted, self.peer_certificate = secure is not None, certificate_of(secure)
+        self.key_user = user_of(secure)
         host = self._host
         self.peer_is_trusted = self.peer_is_loopback or is_trusted(
             connection.get_extra_info("peername"), connection.get_extra_info("sockname"), host.limits.trusted_networks
@@ -462,7 +465,7 @@ class Pump(asyncio.Protocol):
         """See `Link`."""
         self.peer, self.peer_is_loopback = peer_name((host, port))
         trusted = is_trusted((host, port), ("", 0), self._host.limits.trusted_networks)
-        self.peer_is_trusted, self.peer_certificate = self.peer_is_loopback or trusted, None
+        self.peer_is_trusted, self.peer_certificate, self.key_user = self.peer_is_loopback or trusted, None, ""
         self._host.addresses.went(self._counted)
         if self._account is not None:
             self._account.leave()

@@ -106,6 +106,7 @@ class FakeLink:
         self.peer_is_trusted = True
         self.is_encrypted = False
         self.peer_certificate: Certificate | None = None
+        self.key_user = ""
         self.guest = ""
         self.refuse_user = ""
         """What `known` answers."""

@@ -55,7 +55,8 @@ AUDIT: Final = 60129
 
 AUTH_STATUS: Final = 60130
 """What is open to whom: `{"enabled", "clusterKey", "users", "administrators", "anonymous", "failed", "waiting", "audit": {"written", "waiting", "leftOut"}, "doors":
-[{"door", "place", "reach", "tls", "clientCert", "asks", "connections"}, ...], "weak": [text, ...]}`, of the process of a broker."""
+[{"door", "place", "reach", "tls", "clientCert", "asks", "connections"}, ...], "weak": [text, ...]}`, of the process of a broker; clientCert:
+none, optional, required, or psk for a listener with pre-shared keys."""
 
 ADD_TOKEN: Final = 60131
 """Field `username`; body `{"id", "hash", "expiresMs", "note"}`: a token of that user is good from now on (docs/operations/security.md)."""

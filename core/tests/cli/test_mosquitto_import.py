@@ -130,3 +130,48 @@ def test_a_file_of_another_kind_is_an_error(tmp_path: Path, capsys: pytest.Captu
     assert not out.exists()
     other.write_text("# nothing but a comment\n")
     assert run_app(["mqtt", "import-config", str(other)]) == 0, "an empty file is Mosquitto's defaults"
+
+
+KEYS = """psk_file /etc/mosquitto/psk
+listener 8884
+psk_hint plant 7
+use_identity_as_username true
+listener 8885
+psk_hint b
+listener 8883
+certfile /etc/server.pem
+use_identity_as_username true
+"""
+
+
+def test_listeners_with_pre_shared_keys() -> None:
+    found = read_mosquitto(KEYS)
+    places = found.settings["mqtt.listeners"]
+    assert places == [
+        "tls://0.0.0.0:8884?psk_file=/etc/mosquitto/psk&psk_hint=plant%207&use_identity_as_username=true",
+        "tls://0.0.0.0:8885?psk_file=/etc/mosquitto/psk&psk_hint=b",
+        "tls://0.0.0.0:8883?cert=/etc/server.pem",
+    ]
+    assert isinstance(places, list)
+    assert parse_place(places[0]).options["psk_hint"] == "plant 7"
+    assert found.settings["auth.certificate_user"] == "cn"
+    assert found.left[0].startswith("use_identity_as_username: with auth.enabled=true, and a user for each identity")
+    assert [line for line in found.kept if "Python 3.13" in line]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("psk_file /etc/psk\n", "psk_file /etc/psk: no listener has a psk_hint"),
+        ("listener 8884\npsk_hint a\n", "psk_hint a: there is no psk_file"),
+        ("psk_file /p\nlistener 1\npsk_hint a\ncertfile /c\n", "psk_hint a: its listener has certificates"),
+        (
+            "per_listener_settings true\nlistener 1\npsk_file /p\nlistener 2\npsk_hint a\n",
+            "psk_hint a: there is no psk_file",
+        ),
+    ],
+)
+def test_keys_that_are_for_nobody_are_said(text: str, said: str) -> None:
+    found = read_mosquitto(text)
+    assert any(line.startswith(said) for line in found.left), found.left
+    assert "psk" not in str(found.settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -126,3 +127,29 @@ def test_what_is_wrong_is_said() -> None:
         errors = openings(*sets)[1]
         assert errors, sets
         assert all(complaint in error for error in errors), errors
+
+
+def test_pre_shared_keys_are_for_one_door_and_one_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "psk"
+    path.write_text("press-7:" + "ab" * 16)
+    path.chmod(0o600)
+    listeners = f"mqtt.listeners=tls://127.0.0.1:8884?psk_file={path}"
+    monkeypatch.delattr(ssl, "HAS_PSK", raising=False)
+    (error,) = openings(listeners)[1]
+    assert error.startswith(
+        "mqtt.listeners = tls://127.0.0.1:8884 (--set): psk_file needs Python 3.13 or newer, and this"
+    )
+    monkeypatch.undo()
+    errors = openings(
+        f"{listeners}&use_identity_as_username=true", f"amqp.listeners=tls://127.0.0.1:1?psk_file={path}"
+    )[1]
+    assert any(
+        "use_identity_as_username means nothing here: auth.enabled is false" in error and "mqtt" in error
+        for error in errors
+    )
+    assert any("psk_file is for mqtt; give it cert= and key=" in error and "amqp" in error for error in errors)
+    if not getattr(ssl, "HAS_PSK", False):
+        return
+    found, errors = openings(f"{listeners}&use_identity_as_username=true", auth=True)
+    assert errors == [], "it needs no certificate"
+    assert found.contexts["mqtt", 0].config.client_cert == "none"

@@ -30,6 +30,8 @@ from gantrymq_gateways.mqtt.wire.reasons import Reason
 DOOR: Final = "mqtt"
 """What the audit trail calls it."""
 
+KEY: Final = "pre-shared key"
+
 NEEDS: Final[dict[int, Action]] = {
     c.CONNECT: Action.PUB, c.PUBLISH: Action.PUB, c.SUBSCRIBE: Action.SUB,
     **dict.fromkeys((c.PUBACK, c.PUBREC, c.PUBREL, c.PUBCOMP, c.UNSUBSCRIBE, c.PINGREQ, c.DISCONNECT, c.AUTH), Action(0)),
@@ -46,7 +48,7 @@ Identified = Callable[["Identity | None", Answer], None]
 
 
 def identify(authority: Authority, connect: Connect, link: Link, answer: Identified) -> None:
-    """An authentication method, else user name and password (or token), else the client certificate, else the anonymous user, where there is one.
+    """The pre-shared key where it is the user's, else an authentication method, else user name and password (or token), else the client certificate, else the anonymous user, where there is one.
     Answers now or later, once for each step. A re-authentication is asked as a CONNECT with its properties."""
     said = connect.user_name or ""
 
@@ -59,6 +61,9 @@ def identify(authority: Authority, connect: Connect, link: Link, answer: Identif
         answer(identity, found)
 
     method = connect.properties.get(p.AUTH_METHOD)
+    if link.key_user:  # what CONNECT says of users does not count, as with Mosquitto
+        _by_key(authority, connect.client_id, link, method, tell)
+        return
     if method is not None:
         _exchange(authority, connect, link, method, tell)
         return
@@ -77,6 +82,16 @@ def identify(authority: Authority, connect: Connect, link: Link, answer: Identif
     found = found or authority.anonymous(client_id, link.peer, link.guest)
     text = "it has neither user name nor certificate of a user, and there is no user anonymous"
     tell(found, _verdict(found, Reason.NOT_AUTHORIZED, text), how="certificate or anonymous")
+
+
+def _by_key(authority: Authority, client_id: str, link: Link, method: str | None, tell: Callable[..., None]) -> None:
+    user = link.key_user
+    if method is not None:
+        text = "at this listener the pre-shared key says who it is, without an authentication method"
+        tell(None, Answer(Reason.BAD_AUTHENTICATION_METHOD, text), user, KEY)
+        return
+    found = authority.by_key(user, client_id, link.peer)
+    tell(found, _verdict(found, Reason.NOT_AUTHORIZED, "no user has the name of its pre-shared key"), user, KEY)
 
 
 def _verdict(identity: Identity | None, reason: Reason, why: str, data: bytes | None = None) -> Answer:

@@ -9,6 +9,7 @@ from typing import Final
 from urllib.parse import quote
 
 from gantrymq.config import is_secret
+from gantrymq.net.places import HINT, IDENTITY_IS_USER, PSK_FILE
 
 BRIDGE_KEYS: Final = frozenset(
     {
@@ -43,6 +44,8 @@ class _Listener:
     host: str = ""
     path: str = ""
     options: dict[str, str] = field(default_factory=dict)
+    keys: dict[str, str] = field(default_factory=dict)
+    """psk_hint, psk_file, use_identity_as_username."""
 
 
 @dataclass(slots=True)
@@ -112,9 +115,6 @@ QUEUES: Final[dict[str, tuple[str, str, Callable[[str], int]]]] = {
 }
 """Limits of what waits for a client: of clean and of kept sessions, `..._max` each. The newest go, as with Mosquitto."""
 
-CERTIFICATE_USER: Final = {"use_identity_as_username": "cn", "use_subject_as_username": "subject"}
-"""Options that make a client certificate's name the user's, and `auth.certificate_user`."""
-
 ACCOUNTS: Final = ("password_file", "acl_file")
 
 FILES: Final = {"certfile": "cert", "keyfile": "key", "cafile": "client_ca", "crlfile": "crl"}
@@ -126,6 +126,9 @@ class _Reader:
         self.found = Imported()
         self._listeners = [_Listener(1883)]
         self._default_used = False
+        self._psk_file = ""
+        """Of every listener that has none of its own."""
+        self._per_listener = False
         self._bridges: list[str] = []
         self._in_bridge = False
 
@@ -162,9 +165,16 @@ class _Reader:
             self.found.settings["mqtt.allow_anonymous"] = value == "true"
         elif key == "retain_available" and value == "false":
             self.found.settings["mqtt.retained_max"] = 0
-        elif key in CERTIFICATE_USER and value in ("true", "false"):
+        elif key == "use_subject_as_username" and value in ("true", "false"):
             if value == "true":
-                self.found.settings["auth.certificate_user"] = CERTIFICATE_USER[key]
+                self.found.settings["auth.certificate_user"] = "subject"
+        elif (key == IDENTITY_IS_USER and value in ("true", "false")) or key == HINT:
+            listener.keys[key] = value
+        elif key == PSK_FILE:
+            if self._per_listener:
+                listener.keys[key] = value
+            else:
+                self._psk_file = value
         elif key in ACCOUNTS:
             self.found.left.append(f"{key} {value}: with auth.enabled=true, gantry auth import mosquitto {value}")
         elif key in NUMBERS:
@@ -176,6 +186,7 @@ class _Reader:
             newest = {"mqtt.volatile_entries_full": "drop_newest", f"{kept}_full": "drop_newest"}
             self.found.settings |= {f"{clean}_max": most, f"{kept}_max": most, **newest}
         elif key in KEPT:
+            self._per_listener |= (key, value) == ("per_listener_settings", "true")
             self.found.kept.append(f"{key}: {KEPT[key]}")
         else:
             raise ValueError("there is nothing like it")
@@ -183,6 +194,12 @@ class _Reader:
     def end(self) -> Imported:
         found = self.found
         listeners = self._listeners if self._default_used or len(self._listeners) == 1 else self._listeners[1:]
+        for listener in listeners:
+            self._give_keys(listener)
+        if self._psk_file and not any(HINT in listener.keys for listener in listeners):
+            found.left.append(
+                f"psk_file {self._psk_file}: no listener has a psk_hint, without which Mosquitto asks for no keys"
+            )
         places = [self._place(listener) for listener in listeners]
         if places != ["tcp://127.0.0.1:1883"]:
             found.settings["mqtt.listeners"] = places
@@ -193,13 +210,34 @@ class _Reader:
         found.bridges = "\n".join(self._bridges) + "\n" if self._bridges else ""
         return found
 
+    def _give_keys(self, listener: _Listener) -> None:
+        """What `psk_hint` and `use_identity_as_username` make of it, once all lines are read."""
+        left, kept = self.found.left, self.found.kept
+        identity = listener.keys.pop(IDENTITY_IS_USER, "false") == "true"
+        file = listener.keys.get(PSK_FILE, self._psk_file)
+        if HINT not in listener.keys or "cert" in listener.options or not file:
+            if HINT in listener.keys:
+                why = "its listener has certificates" if "cert" in listener.options else "there is no psk_file"
+                left.append(f"psk_hint {listener.keys[HINT]}: {why}")
+            if identity:
+                self.found.settings["auth.certificate_user"] = "cn"
+            return
+        listener.options = {PSK_FILE: file, HINT: listener.keys[HINT]} | (
+            {IDENTITY_IS_USER: "true"} if identity else {}
+        )
+        kept.append(f"psk_file {file}: read as it is, by a server on Python 3.13 or newer (chmod 600)")
+        if identity:
+            left.append(
+                f"{IDENTITY_IS_USER}: with auth.enabled=true, and a user for each identity of {file} (gantry user add NAME --no-password)"
+            )
+
     def _place(self, listener: _Listener) -> str:
         if listener.path:
             return f"unix://{listener.path}"
         # Mosquitto 2 without a listener is for this machine alone; with one it is for everybody.
         host = listener.host or ("127.0.0.1" if listener is self._listeners[0] else "0.0.0.0")
         host = f"[{host}]" if ":" in host else host
-        secure = "cert" in listener.options
+        secure = "cert" in listener.options or PSK_FILE in listener.options
         options = "&".join(f"{key}={quote(value)}" for key, value in listener.options.items()) if secure else ""
         return f"{'tls' if secure else 'tcp'}://{host}:{listener.port}" + (f"?{options}" if options else "")
 

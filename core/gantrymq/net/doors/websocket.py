@@ -116,6 +116,7 @@ class _InnerLink:
         "guest",
         "is_encrypted",
         "is_pressed",
+        "key_user",
         "known",
         "mark",
         "outbound_bytes",
@@ -134,7 +135,7 @@ class _InnerLink:
         self.peer, self.peer_is_loopback, self.peer_is_trusted = link.peer, link.peer_is_loopback, link.peer_is_trusted
         self.is_encrypted: bool = link.is_encrypted
         self.peer_certificate: Certificate | None = link.peer_certificate
-        self.guest = link.guest
+        self.key_user, self.guest = link.key_user, link.guest
         self.mark, self.set_deadline = link.mark, link.set_deadline
         self.pause_reading, self.resume_reading = link.pause_reading, link.resume_reading
         self.outbound_bytes, self.is_pressed = link.outbound_bytes, link.is_pressed

@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from gantrymq.net.loopback import peer_name
-from gantrymq.net.tls.contexts import Context
+from gantrymq.net.tls.contexts import Context, Gate
 from gantrymq.net.tls.identity import reason_of
+from gantrymq.net.tls.keyed import said_identity
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +109,7 @@ class Acceptor:
 
     async def _begin(self, connection: socket.socket, peer: str) -> None:
         begun_s, wait_s = self._loop.time(), self._context.config.handshake_ms / 1000
+        context: ssl.SSLContext | None = None
         try:
             secure = True
             if self._both:
@@ -117,7 +120,10 @@ class Acceptor:
                 secure = first == HANDSHAKE_BYTE
             if secure:
                 left_s = max(wait_s - (self._loop.time() - begun_s), 0.001)
-                context = self._context.current
+                if self._context.gate is not None and not await self._may_begin(self._context.gate, peer):
+                    connection.close()
+                    return
+                context = self._context.for_connection()
                 await self._loop.connect_accepted_socket(
                     self._entrance.protocol, connection, ssl=context, ssl_handshake_timeout=left_s
                 )
@@ -130,6 +136,18 @@ class Acceptor:
             connection.close()
             self._entrance.refused()
             log.info("%s: no TLS: %s", peer, reason_of(error))
+            identity = said_identity(context) if context is not None else ""
+            if identity and isinstance(error, ssl.SSLError) and self._context.gate is not None:
+                self._context.gate.failed(peer, identity)
+
+    async def _may_begin(self, gate: Gate, peer: str) -> bool:
+        """False: too many of its address wait."""
+        answer: asyncio.Future[str] = self._loop.create_future()
+        gate.wait(peer, lambda why: None if answer.done() else answer.set_result(why))
+        why = await answer
+        if why:
+            log.info("%s: no TLS: %s", peer, why)
+        return not why
 
     async def _first_byte(self, connection: socket.socket) -> int | None:
         """The first byte, which stays there; None: the peer went away."""

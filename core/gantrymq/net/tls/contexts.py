@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 import os
 import ssl
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 from gantrymq.model.settings import setting
 from gantrymq.net.places import TLS_OPTIONS, Place
@@ -52,12 +52,24 @@ class TlsConfig:
 
     def of(self, place: Place) -> TlsConfig:
         """As it is for one place, whose options win."""
+        if place.has_keys:
+            return replace(self, cert="", key="", client_ca="", crl="", client_cert="none")
         own = {key: value for key, value in place.options.items() if key in TLS_OPTIONS}
         return replace(self, **own)  # type: ignore[arg-type]  # checked by `parse_place`
 
 
 class TlsError(Exception):
     """A context cannot be made; the text is one line for the user."""
+
+
+class Gate(Protocol):
+    """Who is told of handshakes that say who somebody is (`keyed.py`)."""
+
+    def wait(self, peer: str, go: Callable[[str], None]) -> None:
+        """`go("")` once a handshake of this peer may begin, `go(why)` if it may not."""
+
+    def failed(self, peer: str, identity: str) -> None:
+        """It was not who it said."""
 
 
 class Context:
@@ -69,6 +81,12 @@ class Context:
         self._protocols = list(protocols)
         self._seen = self._marks()
         self.current = self._make()
+        self.gate: Gate | None = None
+        """Of a place where a handshake says who somebody is."""
+
+    def for_connection(self) -> ssl.SSLContext:
+        """The context of a connection that begins now."""
+        return self.current
 
     def reload(self) -> bool:
         """Read the files again; False: something is wrong with them, the old context stays, and it was logged."""

@@ -100,7 +100,7 @@ def _door(name: str, listener: Listener, asked: bool) -> dict[str, Any]:
     return {
         "door": name, "place": str(place), "reach": "this machine" if here else "network",
         "tls": "no" if tls is None else "required" if not place.speaks_plain else "optional",
-        "clientCert": tls.client_cert if tls is not None else "none", "asks": asked and name not in ASK_NOBODY,
+        "clientCert": "psk" if place.has_keys else tls.client_cert if tls is not None else "none", "asks": asked and name not in ASK_NOBODY,
         "connections": listener.connections, "guest": place.options.get(GUEST, ""),
     }  # fmt: skip
 
