@@ -312,7 +312,11 @@ class Appender:
         else:
             keys = len(run.hashes) // len(run.bodies)
             hashes = run.hashes[first * keys : (first + count) * keys]
-            of_each = places if keys == 1 else [place for place in places for _ in range(keys)]
+            of_each = places
+            if keys > 1:
+                of_each = places * keys
+                for key in range(keys):
+                    of_each[key::keys] = places
         self.hashed[places[0]] = (hashes, of_each, count)
         self.hashed_more += count - 1
         self.index_pending.append((run.topic, (), places[0], run.store_ms))

@@ -17,6 +17,7 @@ from __future__ import annotations
 import sys
 from array import array
 from itertools import accumulate, pairwise
+from operator import add
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
@@ -52,36 +53,90 @@ ID_PAIR_BYTES: Final = len(_NAME_OF_ID) + PREFIX_DIGITS + NUMBER_DIGITS + 1
 
 
 class Block:
-    """A block taken apart. `pairs`: properties of each; `tags`: the different ones, U+0002 not among them; `tag_numbers` and `keys` are empty where
-    no message has such."""
+    """A block that is well formed. Columns are cut into values when somebody asks for them: to look at a block is a tenth of that. `tags`: the different
+    ones, U+0002 not among them; `tag_numbers` and `key_sizes` are empty where no message has such."""
 
-    __slots__ = ("all_pairs", "bodies", "first", "keys", "pairs", "prefix", "tag_numbers", "tags")
+    __slots__ = (
+        "_bodies_at",
+        "_data",
+        "_keys_at",
+        "_pairs_at",
+        "body_sizes",
+        "first",
+        "key_sizes",
+        "pair_sizes",
+        "prefix",
+        "tag_numbers",
+        "tags",
+    )
 
-    def __init__(self, prefix: bytes, first: int) -> None:
+    def __init__(self, data: bytes, prefix: bytes, first: int) -> None:
+        self._data = data
+        self._keys_at = self._pairs_at = self._bodies_at = len(data)
         self.prefix = prefix
         self.first = first
-        self.bodies: list[bytes] = []
-        self.all_pairs = b""
-        """`pairs`, one behind the other."""
-        self.pairs: list[bytes] = []
-        self.keys: list[bytes] = []
+        self.body_sizes: Sequence[int] = ()
+        self.pair_sizes: Sequence[int] = ()
+        self.key_sizes: Sequence[int] = ()
         self.tags: list[bytes] = []
         self.tag_numbers: Sequence[int] = ()
 
-    def texts(self) -> list[bytes]:
-        """All properties of each message: its pairs, tag, keys, id."""
-        columns: list[Sequence[bytes]] = [self.pairs]
+    def __len__(self) -> int:
+        return len(self.body_sizes)
+
+    def bodies(self) -> list[bytes]:
+        """Of each message."""
+        return _cut(self._data, self.body_sizes, self._bodies_at)
+
+    def pairs(self) -> list[bytes]:
+        """Properties of each, but tag, keys and id."""
+        return _cut(self._data, self.pair_sizes, self._pairs_at)
+
+    def all_pairs(self) -> bytes:
+        """`pairs`, one behind the other."""
+        return self._data[self._pairs_at : self._bodies_at]
+
+    def keys(self) -> list[bytes]:
+        """Of each; empty where no message has any."""
+        return _cut(self._data, self.key_sizes, self._keys_at)
+
+    def all_keys(self) -> bytes:
+        """`keys`, one behind the other."""
+        return self._data[self._keys_at : self._pairs_at]
+
+    def texts(self, all_keys: list[bytes]) -> list[bytes]:
+        """All properties of each message: its pairs, tag, keys, id. `all_keys`: `keys`, which whoever asks has at hand."""
+        columns: list[Sequence[bytes]] = [self.pairs()]
         if self.tags:
             pairs = [b"", *[_NAME_OF_TAG + tag + b"\x02" for tag in self.tags]]
             columns.append([pairs[number] for number in self.tag_numbers])
-        if self.keys:
-            columns.append([_NAME_OF_KEYS + keys + b"\x02" if keys else b"" for keys in self.keys])
-        columns.append(id_pairs(self.prefix, self.first, len(self.bodies)))
+        if all_keys:
+            columns.append([_NAME_OF_KEYS + keys + b"\x02" if keys else b"" for keys in all_keys])
+        columns.append(id_pairs(self.prefix, self.first, len(self)))
         return list(map(b"".join, zip(*columns, strict=True)))
+
+    def text_size_max(self) -> int:
+        """Bytes that none of `texts` exceeds: the longest of each column together."""
+        size = ID_PAIR_BYTES + max(self.pair_sizes)
+        if self.tags:
+            size += BESIDE_TAG + max(map(len, self.tags))
+        if self.key_sizes:
+            size += BESIDE_KEYS + max(self.key_sizes)
+        return size
+
+    def text_sizes(self) -> list[int]:
+        """Bytes of each of `texts`."""
+        sizes = [size + ID_PAIR_BYTES for size in self.pair_sizes]
+        if self.tags:
+            tags = [0, *[BESIDE_TAG + len(tag) for tag in self.tags]]
+            sizes = list(map(add, sizes, [tags[number] for number in self.tag_numbers]))
+        if self.key_sizes:
+            sizes = list(map(add, sizes, [BESIDE_KEYS + size if size else 0 for size in self.key_sizes]))
+        return sizes
 
     def messages(self) -> Iterator[tuple[bytes, bytes]]:
         """Body and properties of each."""
-        return zip(self.bodies, self.texts(), strict=True)
+        return zip(self.bodies(), self.texts(self.keys()), strict=True)
 
 
 def as_items(data: bytes) -> bytes:
@@ -115,11 +170,11 @@ def _bad(text: str) -> GantryError:
     return GantryError(ErrorCode.MESSAGE_ILLEGAL, f"block: {text}")
 
 
-def _numbers(kind: str, data: bytes) -> array[int]:
+def _numbers(kind: str, data: bytes) -> list[int]:
     column = array(kind, data)
     if sys.byteorder == "little":
         column.byteswap()
-    return column
+    return column.tolist()
 
 
 def _cut(data: bytes, lengths: Sequence[int], at: int) -> list[bytes]:
@@ -140,7 +195,7 @@ def parse(data: bytes, count_max: int) -> Block:
     texts_at = HEAD.size + count * (4 + 2 * shorts)
     if texts_at + tags_size + keys_size + pairs_size + bodies_size != len(data):
         raise _bad(f"{len(data)} bytes are not those that its head counts")
-    block = Block(prefix, first)
+    block = Block(data, prefix, first)
     at = HEAD.size + 4 * count
     lengths = _numbers(BODY_LENGTH, data[HEAD.size : at])
     columns = [_numbers(SHORT_LENGTH, data[begin : begin + 2 * count]) for begin in range(at, texts_at, 2 * count)]
@@ -154,20 +209,16 @@ def parse(data: bytes, count_max: int) -> Block:
         block.tag_numbers = columns.pop()
         if max(block.tag_numbers) > len(block.tags) or not all(block.tags) or b"\x01" in text or b"\0" in text:
             raise _bad("its tags are none")
+    block._keys_at, block._pairs_at, block._bodies_at = at, at + keys_size, at + keys_size + pairs_size
     if keys_size:
-        text = data[at : at + keys_size]
-        sizes = columns.pop()
-        if sum(sizes) != keys_size or b"\x01" in text or b"\x02" in text or b"\0" in text:
+        block.key_sizes = columns.pop()
+        text = block.all_keys()
+        if sum(block.key_sizes) != keys_size or b"\x01" in text or b"\x02" in text or b"\0" in text:
             raise _bad("its keys are none")
-        block.keys = _cut(data, sizes, at)
-        at += keys_size
-    sizes = columns.pop()
-    if sum(sizes) != pairs_size or sum(lengths) != bodies_size:
+    block.body_sizes, block.pair_sizes = lengths, columns.pop()
+    if sum(block.pair_sizes) != pairs_size or sum(lengths) != bodies_size:
         raise _bad("lengths that are not those of its columns")
-    block.all_pairs = data[at : at + pairs_size]
-    _check_pairs(block.all_pairs, sizes)
-    block.pairs = _cut(data, sizes, at)
-    block.bodies = _cut(data, lengths, at + pairs_size)
+    _check_pairs(block.all_pairs(), block.pair_sizes)
     return block
 
 

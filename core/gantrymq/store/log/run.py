@@ -92,26 +92,39 @@ def take(run: Run, data: bytes, limits: tuple[int, int, int]) -> bool:
     return fill(run, data, 0, RECORDS_MAX, *limits) == len(data) and len(run.bodies) > 0
 
 
-def fill_block(run: Run, columns: block.Block, body_max: int, content_max: int, text_max: int) -> bool:
-    """Take a block's messages into the run; False if one is not ordinary, or too large. Column by column: nothing is called for a message."""
-    pairs = columns.all_pairs
+def fits(columns: block.Block, body_max: int, content_max: int, text_max: int) -> bool:
+    """Whether a block's messages are ordinary and not too large, so that `fill_block` takes them. Nothing is cut: it is a tenth of that."""
+    pairs = columns.all_pairs()
     if b"DELAY" in pairs or (b"_" in pairs and any(name in pairs for name in _SPECIAL)):
         return False
-    bodies, texts = columns.bodies, columns.texts()
-    sizes, text_sizes = list(map(len, bodies)), list(map(len, texts))
-    if max(sizes) > body_max or max(text_sizes) > text_max or max(map(add, sizes, text_sizes)) > content_max:
+    size_max, text_size_max = max(columns.body_sizes), columns.text_size_max()
+    if size_max > body_max:
         return False
+    if (
+        text_size_max > text_max or size_max + text_size_max > content_max
+    ):  # perhaps: the longest need not be one message's
+        text_sizes = columns.text_sizes()
+        if max(text_sizes) > text_max or max(map(add, columns.body_sizes, text_sizes)) > content_max:
+            return False
     try:
-        tags = ["", *[tag.decode() for tag in columns.tags]]
-        if columns.keys:
-            run.key_texts = [keys.decode() for keys in columns.keys]
+        for text in columns.tags if columns.all_keys().isascii() else [*columns.tags, *columns.keys()]:
+            text.decode()
     except UnicodeDecodeError:
         return False
-    if columns.tags and max(map(len, columns.tags)) > TAG_BYTES_MAX:
+    return not columns.tags or max(map(len, columns.tags)) <= TAG_BYTES_MAX
+
+
+def fill_block(run: Run, columns: block.Block, body_max: int, content_max: int, text_max: int) -> bool:
+    """Take a block's messages into the run; False if one is not ordinary, or too large. Column by column: nothing is called for a message."""
+    if not fits(columns, body_max, content_max, text_max):
         return False
-    run.tags = [tags[number] for number in columns.tag_numbers] if columns.tags else [""] * len(bodies)
-    run.bodies, run.texts, run.flags = bodies, texts, [0] * len(bodies)
-    run.bytes = sum(sizes) + sum(text_sizes)
+    tags = ["", *[tag.decode() for tag in columns.tags]]
+    all_keys = columns.keys()
+    if all_keys:
+        run.key_texts = b"\x02".join(all_keys).decode().split("\x02")  # it is in none of them
+    run.bodies, run.texts, run.flags = columns.bodies(), columns.texts(all_keys), [0] * len(columns)
+    run.tags = [tags[number] for number in columns.tag_numbers] if columns.tags else [""] * len(columns)
+    run.bytes = sum(columns.body_sizes) + sum(map(len, run.texts))
     run.columns = columns
     return True
 
@@ -122,7 +135,7 @@ def hash_keys(run: Run) -> None:
     if columns is None:
         return
     run.columns = None
-    ids = id_hashes(run.topic, columns.prefix, columns.first, len(columns.bodies))
+    ids = id_hashes(run.topic, columns.prefix, columns.first, len(columns))
     if not run.key_texts:
         run.hashes = ids
         return

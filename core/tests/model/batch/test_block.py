@@ -36,7 +36,9 @@ ROWS: list[tuple[bytes, dict[str, str], str, str]] = [
 
 @given(st.lists(ROW, min_size=1, max_size=8), st.integers(0, block.NUMBERS_MAX - 8))
 def test_what_is_encoded_is_parsed(rows: list[tuple[bytes, dict[str, str], str, str]], first: int) -> None:
-    found = list(block.parse(made(rows, first), 8).messages())
+    columns = block.parse(made(rows, first), 8)
+    found = list(columns.messages())
+    assert columns.text_sizes() == [len(text) for _, text in found]
     assert [body for body, _ in found] == [row[0] for row in rows]
     for number, ((_, pairs, tag, keys), (_, text)) in enumerate(zip(rows, found, strict=True), first):
         wanted = pairs_of(pairs) + (f"TAGS\x01{tag}\x02" if tag else "").encode()
@@ -64,7 +66,7 @@ def test_a_changed_head_or_length_is_an_error_or_another_block(at: int) -> None:
             found = block.parse(bytes(data), 9)
         except GantryError:
             continue
-        assert all(text.endswith(b"\x02") and b"\x02\x02" not in text for text in found.texts())
+        assert all(text.endswith(b"\x02") and b"\x02\x02" not in text for _, text in found.messages())
 
 
 @pytest.mark.parametrize(
@@ -75,10 +77,8 @@ def test_pairs_that_are_none_or_have_columns(pairs: bytes) -> None:
     with pytest.raises(GantryError, match="block: properties that"):
         block.parse(block.encode(PREFIX, 0, [b"x", b"y"], [pairs, b""], [b"", b""], [b"", b""]), 9)
     fine = b"MYTAGS\x01x\x02MYUNIQ_KEY\x01y\x02"
-    assert block.parse(block.encode(PREFIX, 0, [b"x", b"y"], [b"", fine], [b"", b""], [b"", b""]), 9).pairs == [
-        b"",
-        fine,
-    ]
+    data = block.encode(PREFIX, 0, [b"x", b"y"], [b"", fine], [b"", b""], [b"", b""])
+    assert block.parse(data, 9).pairs() == [b"", fine]
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from gantrymq.model.batch import block
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import HALF, PLAIN
 from gantrymq.remoting.constants import ResponseCode
 from gantrymq.remoting.headers import SendHeaderV2, parse
 from gantrymq.remoting.overview_codes import SEND_HALF_ROWS, SEND_ROWS_ONCE
 from gantrymq.remoting.server.sending.batches import answer_batch, submit_batch
-from gantrymq.store.log.run import RECORDS_MAX, Run, messages_of, take
+from gantrymq.store.log.run import RECORDS_MAX, Run, fits, messages_of, take
 
 if TYPE_CHECKING:
     from typing import Any
@@ -33,7 +34,7 @@ ONLY_ORDINARY: Final = (
 def send_half_rows(command: Command, reply: BatchReply, services: Batches) -> None:
     """SEND_HALF_ROWS: answered as the send of a half message."""
     header = parse(command.fields, SendHeaderV2)
-    rows_of(command, header, reply, services)
+    check_rows(command, header, reply, services)
     message = services.sends.message(header, command.body, reply.born_host, reply.host_flag)
     services.sends.redirected = False
     if message.kind != HALF:
@@ -93,13 +94,25 @@ def _store(command: Command, reply: BatchReply, services: Batches, run: Run, fir
 
 def rows_of(command: Command, header: SendHeaderV2, reply: BatchReply, services: Batches) -> Run:
     """The rows of a request. Raises MESSAGE_ILLEGAL where one is no row."""
-    sends = services.sends
-    if not sends.takes_rows(header):
-        raise GantryError(ErrorCode.MESSAGE_ILLEGAL, f"topic {header.topic}, queue {header.queue_id}: {ONLY_ORDINARY}")
-    run = sends.run(header, reply.born_host, reply.host_flag)
-    if not take(run, command.body, sends.item_limits(header.topic)):
+    limits = _limits_of(header, services)
+    run = services.sends.run(header, reply.born_host, reply.host_flag)
+    if not take(run, command.body, limits):
         raise GantryError(ErrorCode.MESSAGE_ILLEGAL, f"topic {header.topic}: {ONLY_ORDINARY}")
     return run
+
+
+def check_rows(command: Command, header: SendHeaderV2, reply: BatchReply, services: Batches) -> None:
+    """As `rows_of` for those that are not stored as messages yet."""
+    if not block.is_block(command.body):
+        rows_of(command, header, reply, services)
+    elif not fits(block.parse(command.body, RECORDS_MAX), *_limits_of(header, services)):
+        raise GantryError(ErrorCode.MESSAGE_ILLEGAL, f"topic {header.topic}: {ONLY_ORDINARY}")
+
+
+def _limits_of(header: SendHeaderV2, services: Batches) -> tuple[int, int, int]:
+    if not services.sends.takes_rows(header):
+        raise GantryError(ErrorCode.MESSAGE_ILLEGAL, f"topic {header.topic}, queue {header.queue_id}: {ONLY_ORDINARY}")
+    return services.sends.item_limits(header.topic)
 
 
 HANDLERS: Final = {SEND_HALF_ROWS: send_half_rows, SEND_ROWS_ONCE: send_rows_once}

@@ -165,7 +165,13 @@ def test_rows_are_stored_once_through_a_start(tmp_path: Path) -> None:
         rows(0)[:-1],
         block.encode(PREFIX, 0, [b"x"], [b"DELAY\x011\x02"], [b""], [b""]),
         block.encode(PREFIX, 0, [b"x"], [b""], [b""], [b""])[:-1],
+        block.encode(PREFIX, 0, [b"x"], [b""], [b"\xff"], [b""]),
+        block.encode(PREFIX, 0, [b"x"], [b""], [b"t" * 40_000], [b""]),
+        block.encode(PREFIX, 0, [b"x", b"y"], [b""] * 2, [b""] * 2, ["ä".encode()[:1], "ä".encode()[1:]]),
+        block.encode(PREFIX, 0, [b"x"], [b"a\x01" + b"v" * 40_000 + b"\x02"], [b""], [b""]),
+        block.encode(PREFIX, 0, [bytes(15 * 1024 * 1024 + 1)], [b""], [b""], [b""]),
     ],
+    ids=lambda body: str(len(body)),
 )
 @pytest.mark.parametrize("code", [SEND_ROWS_ONCE, SEND_HALF_ROWS])
 def test_what_is_no_row_is_refused(bench: Bench, body: bytes, code: int) -> None:
