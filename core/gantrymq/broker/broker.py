@@ -395,7 +395,7 @@ class Broker:
 
     def wait(self, topic: Topic, queue_id: int, key: object, callback: Callable[[], None]) -> None:
         """Call `callback` once when a record enters that queue. `key` identifies the waiter for `unwait`."""
-        topic.waiters.setdefault(queue_id, {})[key] = callback
+        topic.wait(queue_id, key, callback)
 
     def unwait(self, topic: Topic, queue_id: int, key: object) -> None:
         """Wait no longer."""

@@ -18,6 +18,8 @@ PERM_READ = 4
 PERM_WRITE = 2
 PERM_INHERIT = 1
 
+CACHE_MAX = 10_000
+"""Routing results remembered per topic; a topic with more tags than that starts its memory anew."""
 QUEUE_CACHE_MAX = 10_000
 """Tags per topic whose queue is remembered; beyond it the memory is started anew."""
 
@@ -41,6 +43,14 @@ LIGHT_QUEUES_MAX = 20_000
 """Clients' light queues (RocketMQ's maxLmqConsumeQueueNum): each has files of its own in `consumequeue`."""
 
 
+NO_ATTRIBUTES: dict[str, str] = {}
+NO_OFFSETS: dict[str, int] = {}
+NO_CACHE: dict[tuple[str | None, str], RouteMatch] = {}
+NO_WAITERS: dict[int, dict[object, Callable[[], None]]] = {}
+NO_TAGS: dict[str, int] = {}
+"""Of all topics that have none: of very many most are idle. Nothing is ever put in; whoever has something gives the topic a table of its own."""
+
+
 def is_client_light(name: str) -> bool:
     """True for the name of a client's own light queue."""
     return (
@@ -60,8 +70,9 @@ class TopicConfig:
     perm: int = PERM_READ | PERM_WRITE
     sys_flag: int = 0
     order: bool = False
-    attributes: dict[str, str] = field(default_factory=dict)
-    first_offsets: dict[str, int] = field(default_factory=dict)
+    attributes: dict[str, str] = field(default_factory=lambda: NO_ATTRIBUTES)
+    """Replaced, never changed; so are..."""
+    first_offsets: dict[str, int] = field(default_factory=lambda: NO_OFFSETS)
     """Queue id (decimal) to first offset, of a topic that was deleted and created again: it goes on counting."""
     deleted: bool = False
     on_use: bool = False
@@ -94,7 +105,7 @@ class TopicConfig:
         value = json.loads(data)
         return cls(
             name, value["readQueueNums"], value["writeQueueNums"], value["perm"], value["topicSysFlag"], value["order"],
-            value["attributes"], value.get("first", {}), value.get("deleted", False), value.get("onUse", False),
+            value["attributes"] or NO_ATTRIBUTES, value.get("first") or NO_OFFSETS, value.get("deleted", False), value.get("onUse", False),
             value.get("forQueue", False), value.get("created", 0), value.get("deleting"),
         )  # fmt: skip
 
@@ -133,13 +144,25 @@ class Topic:
         """Only messages of this type; None: nobody looks."""
         self.routed = False
         """Some route may match records of this topic."""
-        self.cache: dict[tuple[str | None, str], RouteMatch] = {}
+        self.cache = NO_CACHE
         """Routing results by (exchange of origin, tag)."""
         self.wanted_ms = 0
         """When a door last asked for the topic to be there, since the start."""
-        self.waiters: dict[int, dict[object, Callable[[], None]]] = {}
+        self.waiters = NO_WAITERS
         """Who waits for the next record of a queue, by queue id and the waiter's own key; each is called once."""
-        self._queue_of: dict[str, int] = {}
+        self._queue_of = NO_TAGS
+
+    def remember(self, exchange: str | None, tag: str, match: RouteMatch) -> None:
+        """A routing result; of at most `CACHE_MAX` tags."""
+        if self.cache is NO_CACHE or len(self.cache) >= CACHE_MAX:
+            self.cache = {}
+        self.cache[(exchange, tag)] = match
+
+    def wait(self, queue_id: int, key: object, callback: Callable[[], None]) -> None:
+        """Call `callback` once when a record enters that queue."""
+        if self.waiters is NO_WAITERS:
+            self.waiters = {}
+        self.waiters.setdefault(queue_id, {})[key] = callback
 
     def takes_runs(self) -> bool:
         """Nobody wants to look at its messages one by one."""
@@ -150,15 +173,15 @@ class Topic:
         self.config = config
         self.strict = strict
         self.write_queues = config.write_queues
-        self._queue_of.clear()
+        self._queue_of = NO_TAGS
 
     def queue_for(self, message: Message) -> int:
         """Queue by hash of the sharding key, else of the whole tag: one key, one queue, so its order is kept."""
         key = message.sharding_key or message.tag
         queue = self._queue_of.get(key)
         if queue is None:
-            if len(self._queue_of) >= QUEUE_CACHE_MAX:
-                self._queue_of.clear()
+            if self._queue_of is NO_TAGS or len(self._queue_of) >= QUEUE_CACHE_MAX:
+                self._queue_of = {}
             queue = self._queue_of[key] = crc32(key.encode("utf-8", "surrogatepass")) % self.write_queues
         return queue
 
@@ -249,8 +272,10 @@ class TopicTable:
     def wait_for(self, name: str, queue_id: int, key: object, callback: Callable[[], None]) -> None:
         """Call `callback` once when a record enters that queue, also if the topic is yet to be made (again)."""
         topic = self.get(name)
-        waiters = topic.waiters if topic is not None else self._waiting.setdefault(name, {})
-        waiters.setdefault(queue_id, {})[key] = callback
+        if topic is not None:
+            topic.wait(queue_id, key, callback)
+        else:
+            self._waiting.setdefault(name, {}).setdefault(queue_id, {})[key] = callback
 
     def get(self, name: str) -> Topic | None:
         """The topic, or None. Our own system topics and clients' light queues exist from their first use on."""

@@ -21,7 +21,8 @@ DIRECT_TOPIC: Final = "rmq_sys_amqp_direct"
 
 def tag_of(key: str) -> str:
     """Native tag of a routing key: words between the dots; an empty key has none. Raises NAME_INVALID."""
-    return names.encode_tag(key.split(".")) if key else ""
+    tag = names.encode_tag(key.split(".")) if key else ""
+    return key if tag == key else tag  # one object in all tables
 
 
 ROOT: Final = "/"

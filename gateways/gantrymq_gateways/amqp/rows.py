@@ -178,7 +178,9 @@ def queue_row(queue: QueueDefinition) -> bytes:
 def queue_from(name: str, data: bytes) -> QueueDefinition:
     """Back from `queue_row`. Raises msgspec.DecodeError."""
     row = _decode_queue(data)
-    return QueueDefinition(name, row.light, row.durable, row.exclusive, row.auto_delete, row.arguments, row.finished)
+    return QueueDefinition(
+        name, row.light, row.durable, row.exclusive, row.auto_delete, row.arguments or b"", row.finished
+    )
 
 
 def binding_row(binding: Binding) -> bytes:
@@ -194,7 +196,7 @@ def binding_row(binding: Binding) -> bytes:
 def binding_from(data: bytes) -> Binding:
     """Back from `binding_row`. Raises msgspec.DecodeError."""
     row = _decode_binding(data)
-    return Binding(row.source, row.to_queue, row.destination, row.key, row.arguments, row.finished)
+    return Binding(row.source, row.to_queue, row.destination, row.key, row.arguments or b"", row.finished)
 
 
 def check_binding(key: str, data: bytes) -> None:

@@ -8,20 +8,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from importlib.metadata import entry_points
+from sys import intern
 from typing import Any
 
 from gantrymq.broker.matches import NO_MATCH, RouteMatch, Tap
 from gantrymq.broker.port import Done, Route
 from gantrymq.broker.routing.api import RouteSet
-from gantrymq.broker.topics import Topic
+from gantrymq.broker.topics import CACHE_MAX, Topic
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.indexes.multimap import MultiMap
 from gantrymq.model.message import Message
 
 ROUTES_MAX = 2_000_000
 """Routes of all kinds, volatile ones included; bounds what a fleet of subscribers can make the broker remember."""
-CACHE_PER_TOPIC_MAX = 10_000
-"""Routing results remembered per topic; a topic with more tags than that starts its memory anew."""
 
 
 class _Target:
@@ -70,7 +69,8 @@ class Router:
     def add(self, route: Route) -> None:
         """Install a durable route, replacing one of the same id. Raises ILLEGAL_ARGUMENT for an unknown kind or bad expression."""
         known = self._topics.get(route.topic) if route.topic is not None else None  # whose name is the same object
-        target = _Target(route.kind, known.name if known is not None else route.topic, route.light, None, 0)
+        topic = known.name if known is not None else route.topic and intern(route.topic)
+        target = _Target(route.kind, topic, route.light, None, 0)
         number = self._install(target, route.expression)
         self._forget(route.route_id)
         self._by_id[route.route_id] = number
@@ -190,13 +190,11 @@ class Router:
         else:
             hit = NO_MATCH
         if repeats:
-            if len(topic.cache) >= CACHE_PER_TOPIC_MAX:
-                topic.cache.clear()
-            topic.cache[(message.exchange, message.tag)] = hit
+            topic.remember(message.exchange, message.tag, hit)
         return hit
 
     def _interned(self, numbers: tuple[int, ...]) -> tuple[int, ...]:
-        if len(self._same) >= CACHE_PER_TOPIC_MAX:
+        if len(self._same) >= CACHE_MAX:
             self._same.clear()
         return self._same.setdefault(numbers, numbers)
 

@@ -300,6 +300,8 @@ class Registrar:
                 if answer.code == ResponseCode.SUCCESS:
                     link.succeeded()
                     self._check()
+                    if all(each.registered.is_set() for each in self.links):
+                        self._body, self._body_version = b"", -1  # 200 bytes a topic
                     backoff_s = BACKOFF_FIRST_S
                     next_s = now_s() + SOON_S
                     await link.closed_or_changed(EVERY_S)
