@@ -419,3 +419,35 @@ def test_durable_queues_count_by_themselves_and_are_refused_with_the_settings_na
         connection.close()
     finally:
         server.stop()
+
+
+@pytest.mark.parametrize("how", ["nack multiple", "nack each, backwards", "channel closed"])
+def test_ten_thousand_unacknowledged_come_back_in_order(channel: Any, how: str) -> None:
+    queue = declare(channel, durable=True, exclusive=False)
+    count = 10_000
+    quick = channel.connection.channel()
+    for number in range(count):
+        quick.basic_publish("", queue, str(number).encode())
+    taker = channel.connection.channel()
+    tags = []
+    for method, _, body in taker.consume(queue):
+        assert (body, method.redelivered) == (str(len(tags)).encode(), False)
+        tags.append(method.delivery_tag)
+        if len(tags) == count:
+            break
+    if how == "channel closed":
+        taker.close()
+    else:
+        taker.cancel()  # pika's own gives back what it has not handed out: nothing
+        for tag in [0] if how == "nack multiple" else reversed(tags):
+            taker.basic_nack(tag, multiple=how == "nack multiple", requeue=True)
+    until(lambda: ready(channel, queue) == count)
+    again = channel.connection.channel()
+    found = []
+    for method, _, body in again.consume(queue, auto_ack=True):
+        assert method.redelivered
+        found.append(int(body))
+        if len(found) == count:
+            break
+    assert found == list(range(count))
+    channel.queue_delete(queue)
