@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -42,14 +43,32 @@ SCENARIOS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
             "reconnect-after-a-restart",
         ),
     ),
+    "nestjs.js": (
+        "@nestjs/microservices",
+        (
+            "questions-and-answers", "answers-of-many-parts", "what-a-handler-throws-is-the-answer", "events", "events-wait-for-their-service",
+            "acknowledged-by-hand", "refused-to-the-dead-letters", "time-to-live-and-headers", "wildcards-of-a-topic-exchange",
+            "a-fanout-of-two-services", "service-goes-on-after-a-restart",
+        ),
+    ),
 }  # fmt: skip
 """Program to the package that it proves, and its scenarios."""
 
-NODE_MIN: Final = 18
+NODE_MIN: Final = 20
+"""What NestJS asks for."""
+
+
+def major() -> int:
+    """Node's, 0 where there is none."""
+    if not shutil.which("node"):
+        return 0
+    done = subprocess.run(["node", "--version"], capture_output=True, text=True, check=True)
+    return int(done.stdout.strip("v").partition(".")[0])
+
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not shutil.which("node"), reason="node is not installed"),
+    pytest.mark.skipif(major() < NODE_MIN, reason=f"node {NODE_MIN} or later is not installed"),
     pytest.mark.skipif(not shutil.which("npm"), reason="npm is not installed"),
 ]
 
