@@ -755,11 +755,11 @@ class AmqpDoor:
         if any(self._stores(channel) for channel in self._channels.values()) or not self._closing:
             return
         self._closing = False
+        self._ending = True
         self._release()
-        events: list[Event] = []
-        self._connection.connection_closed(events)
-        for event in events:
-            self._handle(event)
+        self._connection.connection_closed()
+        self._arm()
+        self._link.mark()
 
     def _ended(self, event: Ended) -> None:
         if event.reason:

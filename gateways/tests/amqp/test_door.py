@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gantrymq.model import names
-from gantrymq_gateways.amqp.wire.connection import EVENT_WORK, WORK_MAX
+from gantrymq_gateways.amqp.wire.connection import EVENT_WORK, GOODBYE_MS, WORK_MAX
 from gateways.tests.amqp.peer import NO_PROPERTIES, Server, call, parse, publish
 
 
@@ -276,7 +276,8 @@ def test_publish_then_close_loses_nothing(server: Server) -> None:
     peer.declare("q")
     out = peer.ask(publish(1, "", "q", b"1"), call(0, "connection.close", 200, "bye", 0, 0))
     assert out == [(0, "connection.close-ok", [])]
-    assert peer.link.closed_by == "close"
+    server.wheel.advance(GOODBYE_MS)
+    assert peer.link.closed_by == "abort"
     assert server.client().count("q") == 1
 
 

@@ -49,6 +49,9 @@ HANDSHAKE_MS: Final = 10_000
 """From accept to connection.open, as RabbitMQ's handshake_timeout."""
 SILENT_CLOSE_MS: Final = 3_000
 """RabbitMQ's SILENT_CLOSE_DELAY: slows guessing of passwords down."""
+GOODBYE_MS: Final = 3_000
+"""How long a peer that has heard close-ok may take to close its socket. RabbitMQ waits, too, up to 30 s: amqp091-go takes an end of the stream that it
+sees together with close-ok for a failure, and with Watermill hangs for good."""
 CLOSING_MS: Final = 5_000
 """How long a peer may take to answer connection.close."""
 SILENT_HALVES_MAX: Final = 5
@@ -86,7 +89,7 @@ class State(Enum):
     CLOSING = auto()
     """We sent connection.close and wait for close-ok; everything else is ignored."""
     SILENT = auto()
-    """The peer is refused: nothing is read or said until the socket is closed."""
+    """The peer is refused, or has said goodbye: nothing is read or said until the socket is closed."""
     ENDED = auto()
 
 
@@ -281,10 +284,10 @@ class Connection:
         if self._channels.pop(channel, None) is not None:
             self.send(channel, "channel.close-ok")
 
-    def connection_closed(self, events: list[Event]) -> None:
+    def connection_closed(self) -> None:
         """Everything of a connection that the peer closed is released."""
         self.send(0, "connection.close-ok")
-        self._end(events, "")
+        self._silence("", GOODBYE_MS)
 
     def fail(self, error: AmqpError, channel: int, number: int = 0) -> None:
         """Close the channel or the connection; `number`: class and method id of what failed."""
@@ -774,10 +777,10 @@ class Connection:
         else:
             self._silence(error.reply_text)
 
-    def _silence(self, reason: str) -> None:
+    def _silence(self, reason: str, for_ms: int = SILENT_CLOSE_MS) -> None:
         self._state = State.SILENT
         self._reason = reason
-        self._deadline = self._now + SILENT_CLOSE_MS
+        self._deadline = self._now + for_ms
 
     def _end(self, events: list[Event], reason: str, abort: bool = False) -> None:
         if not self._ended:

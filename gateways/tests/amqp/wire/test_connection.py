@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gantrymq_gateways.amqp.config import AmqpConfig
 from gantrymq_gateways.amqp.wire.codec import FRAME, HEARTBEAT_FRAME, content_frames
-from gantrymq_gateways.amqp.wire.connection import HANDSHAKE_MS, SECURE_MAX, SILENT_CLOSE_MS, Connection
+from gantrymq_gateways.amqp.wire.connection import GOODBYE_MS, HANDSHAKE_MS, SECURE_MAX, SILENT_CLOSE_MS, Connection
 from gantrymq_gateways.amqp.wire.constants import PROTOCOL_HEADER, PROTOCOL_HEADER_OLD
 from gantrymq_gateways.amqp.wire.events import ConnectionClosing, Ended, Event, MethodReceived, Publish, Settings
 from gantrymq_gateways.amqp.wire.login import credentials_of
@@ -280,10 +280,29 @@ def test_a_changed_byte_never_raises(at: int, value: int) -> None:
     connection.data_to_send()
 
 
-def test_connection_close_answers_and_ends() -> None:
-    peer = Server().client()
-    assert peer.ask(call(0, "connection.close", 200, "bye", 0, 0)) == [(0, "connection.close-ok", [])]
-    assert peer.link.closed_by == "close"
+BYE = call(0, "connection.close", 200, "bye", 0, 0)
+
+
+def test_connection_close_is_answered_and_the_socket_is_the_clients_to_close() -> None:
+    """amqp091-go takes an end that it sees together with close-ok for a failure."""
+    server = Server()
+    peer = server.client()
+    assert peer.ask(BYE) == [(0, "connection.close-ok", [])]
+    assert peer.ask(call(1, "queue.declare", 0, "late", *[False] * 5, {})) == []
+    assert peer.link.closed_by is None
+    peer.link.peer_closes()
+    assert not server.gateway.doors
+
+
+def test_a_socket_that_its_client_leaves_open_after_close_ok_is_closed() -> None:
+    server = Server()
+    peer = server.client()
+    peer.ask(BYE)
+    server.wheel.advance(GOODBYE_MS - 1)
+    assert peer.link.closed_by is None
+    server.wheel.advance(1)
+    assert peer.link.closed_by == "abort"
+    assert not server.gateway.doors
 
 
 def test_shutdown_says_why() -> None:
