@@ -7,6 +7,8 @@ import json
 import os
 import re
 import secrets
+import shlex
+import shutil
 import socket
 import ssl
 import subprocess
@@ -36,10 +38,15 @@ ADMIN, PASSWORD = "root", "the-hardened-pass"
 USER, WORD = "sensor", "the-sensor-pass"
 
 
-def sample() -> str:
+def sample(language: str = "toml") -> str:
     section = PAGE.partition("## A hardened configuration")[2].partition("\n## ")[0]
-    (found,) = re.findall(r"```toml\n(.*?)```", section, re.DOTALL)
+    (found,) = re.findall(rf"```{language}\n(.*?)```", section, re.DOTALL)
     return str(found)
+
+
+def first_steps() -> str:
+    """What the page has one type once the server runs."""
+    return sample("sh")
 
 
 class Hardened(Process):
@@ -80,11 +87,15 @@ class Hardened(Process):
             made.load_cert_chain(self.etc / f"{client}.pem", self.etc / f"{client}.key")
         return made
 
+    def as_here(self, text: str) -> str:
+        """Text of the page, with the ports and the directory of this process."""
+        text = text.replace("/etc/gantry", str(self.etc))
+        return re.sub(r":(\d+)", lambda found: f":{self.ports.get(found[1], found[1])}", text)
+
     def gantry(self, *words: str, given: str = "") -> subprocess.CompletedProcess[str]:
-        variables = {
-            "GANTRY_USER": ADMIN, "GANTRY_PASSWORD": PASSWORD, "COLUMNS": "250", "GANTRY_TLS_CA": str(self.etc / "ca.pem"),
-            "NAMESRV_ADDR": f"localhost:{self.ports['9877']}",
-        }  # fmt: skip
+        (export,) = re.findall(r"^export (.*)$", first_steps(), re.MULTILINE)
+        variables = dict(word.split("=") for word in self.as_here(export).split())
+        variables |= {"GANTRY_USER": ADMIN, "GANTRY_PASSWORD": PASSWORD, "COLUMNS": "250"}
         return gantry(*words, given=given, **variables)
 
 
@@ -93,10 +104,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hardened]:
     process = Hardened(tmp_path_factory.mktemp("gantry"))
     try:
         process.start()
+        page = [
+            shlex.split(line, comments=True)[1:] for line in first_steps().splitlines() if line.startswith("gantry ")
+        ]
+        assert ["auth", "status"] in page
+        asked = ("--password-file", "-")  # there is no terminal
         for words, given in (
-            (("topic", "create", "plant"), ""),
+            *(((*line, *asked), WORD + "\n") if line[:2] == ["user", "add"] else ((*line,), "") for line in page),
             (("topic", "create", "work"), ""),
-            (("user", "add", USER, "--group", "sensors", "--password-file", "-"), WORD + "\n"),
             (("user", "add", "machine", "--group", "sensors", "--no-password"), ""),
             (("policy", "add", "group:sensors", "topic:plant", "pub,sub"), ""),
             (("policy", "add", "group:sensors", "queue:work*", "create,sub,pub"), ""),
@@ -164,6 +179,14 @@ def test_mqtt(server: Hardened) -> None:
             client.publish("plant/1", b"21", 1).wait_for_publish(20)
         client.disconnect()
         client.loop_stop()
+
+
+@pytest.mark.skipif(shutil.which("mosquitto_pub") is None, reason="mosquitto_pub is not installed")
+def test_the_first_message_of_the_page(server: Hardened) -> None:
+    (line,) = [line for line in first_steps().splitlines() if line.startswith("mosquitto_pub ")]
+    words = shlex.split(server.as_here(line).replace("-p 8883", f"-p {server.ports['8883']}").replace("...", WORD))
+    done = subprocess.run(words, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def amqp(server: Hardened, user: str, password: str) -> pika.BlockingConnection:

@@ -242,7 +242,7 @@ class MetricsService:
             break
         else:
             bound = await context.listen(accept, context.host, 0)
-        if bound[1] != own:
+        if taken:
             log.info("%s; metrics are on port %d (--set metrics.port=N chooses one)", taken, bound[1])
         return [bound]
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import logging
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -68,3 +71,30 @@ def test_secrets_are_masked(text: str, kept: str) -> None:
     record = logging.LogRecord("a", logging.INFO, "", 0, "%s", (text,), None)
     assert kept in TextFormatter().format(record)
     assert json.loads(JsonFormatter().format(record))["message"] == kept
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def sentences(path: Path) -> Iterator[str]:
+    """Texts of a module that are no docstrings; what is put into them is an X."""
+    tree = ast.parse(path.read_text("utf-8"))
+    statements = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join([str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values])
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in statements:
+            yield node.value
+
+
+def test_no_sentence_of_ours_loses_a_word_to_masking() -> None:
+    """`password: give --password-file` would be read as a password `give`: no colon there."""
+    assert list(sentences(Path(__file__))), "there are texts"
+    found = [
+        f"{path.relative_to(ROOT)}: {text}"
+        for folder in ("core/gantrymq", "gateways/gantrymq_gateways", "nameserver/gantrymq_nameserver")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for text in sentences(path)
+        if masked(text) != text
+    ]
+    assert found == []

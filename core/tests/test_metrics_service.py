@@ -230,13 +230,13 @@ def test_shutdown_lets_an_answer_out(world: World, monkeypatch: pytest.MonkeyPat
     assert busy.closed_by == idle.closed_by == "close"
 
 
-def started_at(services: list[str], config: MetricsConfig, taken: set[int]) -> int:
-    """The port that the service takes in a process with these services."""
+def started_at(services: list[str], config: MetricsConfig, taken: set[int], placed: int = 0) -> int:
+    """The port that the service takes in a process with these services. `placed`: of its `listeners`."""
 
     async def listen(accept: Any, host: str, port: int) -> tuple[str, int]:
         if port in taken:
             raise ListenError(errno.EADDRINUSE, f"cannot listen on {host}:{port}")
-        return host, port or 40_000
+        return host, placed or port or 40_000
 
     world = World()
     context: Any = ServiceContext(
@@ -266,6 +266,14 @@ def test_a_port_that_is_taken_is_followed_by_the_next_ones() -> None:
     assert started_at(["metrics", "broker"], config, taken) == 40_000
     with pytest.raises(ListenError):
         started_at(["metrics", "broker"], MetricsConfig(port=PORT), taken)
+
+
+def test_only_a_port_that_is_taken_is_spoken_of(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        assert started_at(["metrics", "broker"], MetricsConfig(), set(), placed=9464) == 9464
+        assert not caplog.records
+        started_at(["metrics", "broker"], MetricsConfig(), {PORT})
+    assert "metrics are on port" in caplog.records[0].getMessage()
 
 
 @pytest.mark.parametrize(

@@ -192,7 +192,7 @@ def secret(name: str, folder: str, environment: Mapping[str, str]) -> str:
             pass
         except (OSError, UnicodeDecodeError) as error:
             why = getattr(error, "strerror", None) or "it is no text"
-            raise SecretError(f"secret {name}: file {name} of amqp.bridge_secrets: {why}") from error
+            raise SecretError(f"secret {name}: file {name} of amqp.bridge_secrets ({why})") from error
     variable = VARIABLE + name.upper().replace("-", "_")
     found = environment.get(variable)
     if found is None:

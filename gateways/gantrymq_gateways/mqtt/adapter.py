@@ -654,7 +654,7 @@ class MqttDoor(Peer):
     def refused_connect(self, reason: Reason, text: str) -> None:
         """Answer CONNECT with a failure, and close."""
         if not self.gone:
-            log.warning("%s: CONNECT refused, %s: %s", self.peer, reason.name.lower().replace("_", " "), text)
+            log.warning("%s: CONNECT refused, %s (%s)", self.peer, reason.name.lower().replace("_", " "), text)
             self._will = None
             self.connection.refuse(reason, text)
             self._end(False)

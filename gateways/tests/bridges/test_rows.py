@@ -81,7 +81,7 @@ def test_secrets_come_from_a_file_and_else_from_a_variable(tmp_path: Path) -> No
 
 def test_a_secret_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
-    with pytest.raises(SecretError, match=r"file folder of amqp\.bridge_secrets: Is a directory"):
+    with pytest.raises(SecretError, match=r"file folder of amqp\.bridge_secrets \(Is a directory\)"):
         rows.address(End(url="amqp://rabbit", secret="folder"), "", str(tmp_path), {})
 
 

@@ -11,6 +11,7 @@ from gantrymq.auth.authority import Authority
 from gantrymq.auth.config import AuthConfig
 from gantrymq.auth.logins import WRONG
 from gantrymq.auth.rows import POLICIES, USERS, Policy, Rule, User, encode
+from gantrymq.logs import masked
 from gantrymq.net.testing import ManualClock, ManualWheel
 from gantrymq_gateways.mqtt.wire import constants as c
 from gantrymq_gateways.mqtt.wire.codec import ConnAck, Connect
@@ -104,3 +105,14 @@ def test_a_clean_end_gives_the_client_id_back() -> None:
     mine.link.lose()
     world.settle()
     assert comes(world, "bob")[1] == 0
+
+
+def test_the_log_says_why_a_login_failed_and_masks_no_word_of_it(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    guarded(world)
+    client = Client(world)
+    client.send(Connect("c", user_name="alice", password=b"wrong"))
+    (record,) = [each for each in caplog.records if "CONNECT refused" in each.getMessage()]
+    assert masked(record.getMessage()).endswith(
+        "CONNECT refused, bad user name or password (the user name or password is wrong)"
+    )

@@ -118,7 +118,7 @@ def check_url(source: str) -> bool:
     if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.hostname or "")):
         raise ValueError("a file, or a URL with https: whoever answers decides who comes in")
     if parts.username is not None:
-        raise ValueError("a URL without user and password: they would stand in logs")
+        raise ValueError("a URL without user and password, which would stand in logs")
     return parts.scheme == "https"
 
 

@@ -80,7 +80,7 @@ def verify(token: str, keys: KeySet, expected: Expected, now_s: float) -> dict[s
 def _parts(token: str) -> tuple[str, str, str]:
     parts = token.split(".")
     if len(parts) != 3 or not token.isascii():
-        raise TokenError("it is no signed token: three parts in base64url with dots between them")
+        raise TokenError("it is no signed token, which has three parts in base64url with dots between them")
     return parts[0], parts[1], parts[2]
 
 

@@ -69,7 +69,7 @@ def password_of(file: str | None, name: str) -> str:
         raise typer.Exit(EXIT_FAILED) from error
     if not sys.stdin.isatty():
         complain(
-            "there is nobody to ask for the password: --password-file FILE, or --password-file - and the password on standard input"
+            "there is nobody to ask for the password; give --password-file FILE, or --password-file - and the password on standard input"
         )
         raise typer.Exit(EXIT_USAGE)
     found: str = typer.prompt(f"password of {name}", hide_input=True, confirmation_prompt=True)

@@ -26,7 +26,7 @@ CONNECT_S: Final = 3.0
 def reason_of(error: OSError | ValueError) -> str:
     """For people: asyncio's own texts repeat the address as a tuple."""
     if isinstance(error, ssl.SSLError):
-        return tls_reason(error)
+        return "it speaks no TLS" if error.reason == "WRONG_VERSION_NUMBER" else tls_reason(error)
     number = (isinstance(error, OSError) and error.errno) or 0  # below 0: the resolver's own
     if number > 0:
         return os.strerror(number)

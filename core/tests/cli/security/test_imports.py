@@ -80,8 +80,8 @@ def test_mosquittos_passwords_and_rights() -> None:
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("carol", "it is not NAME:HASH"),  # [C12] Mosquitto took a line without a colon as a user without a password
-        ("carol:", "it is not NAME:HASH"),
+        ("carol", "is not NAME:HASH"),  # [C12] Mosquitto took a line without a colon as a user without a password
+        ("carol:", "is not NAME:HASH"),
         ("carol:plain-text", "not hashed"),
         ("carol:$9$x$y", "no hash of argon2id"),
         ("a/b:" + sha512("x"), "is no name"),

@@ -126,6 +126,21 @@ def test_the_name_that_a_certificate_must_be_for(encrypted: tuple[str, Path]) ->
         by_loop(address, tls=client_context(directory), name="elsewhere")
 
 
+@BOTH
+def test_tls_to_who_speaks_none(dial: Callable[..., None]) -> None:
+    def serve() -> None:
+        with listening.accept()[0] as connection:
+            connection.recv(4096)
+            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(GantryError, match="cannot be reached: it speaks no TLS"):
+            dial(f"127.0.0.1:{listening.getsockname()[1]}", tls=ssl.create_default_context())
+        thread.join()
+
+
 def test_who_is_cancelled_leaves_no_connection(silent: str) -> None:
     made: list[Closing] = []
 

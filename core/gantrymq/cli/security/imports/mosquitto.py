@@ -47,7 +47,7 @@ def _read_passwords(found: Found, lines: list[tuple[int, str]]) -> None:
     for number, line in lines:
         name, colon, known = line.strip().partition(":")
         if not colon or not known:
-            found.left.append(f"line {number} of the passwords: it is not NAME:HASH")  # never a user without a password
+            found.left.append(f"line {number} of the passwords is not NAME:HASH")  # never a user without a password
         elif not known.startswith("$"):
             found.left.append(
                 f"line {number}: user {name[:80]!r}: a password that is not hashed; mosquitto_passwd -U hashes it"

@@ -352,7 +352,7 @@ def add_token(command: Command, reply: Reply, services: Accounts) -> None:
     known = authority.tokens_of(user.name)
     expired = [token.id for token in known if token.expires_ms <= now_ms]
     if len(known) - len(expired) >= USER_TOKENS_MAX:
-        text = f"user {user.name} has {USER_TOKENS_MAX} tokens: delete those that nobody needs"
+        text = f"user {user.name} has {USER_TOKENS_MAX} tokens; delete those that nobody needs"
         raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, text)
     made = Token(info.id, user.name, info.hash, info.expires_ms, now_ms, info.note)
     _put_all(command, reply, services, TOKENS, [(made.id, encode(made)), *[(name, None) for name in expired]])
