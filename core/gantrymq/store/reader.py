@@ -450,6 +450,25 @@ class StoreReader:
             return None
         return (found, taken, total) if found is not None and sum(map(len, found)) == total else None
 
+    def whole_records(self, topic: str, queue_id: int, offset: int, units: Sequence[Unit]) -> list[bytes | None]:
+        """Bytes of the records of a queue from `offset` on, where they lie near each other and nothing is odd about them; None: `get_many` and
+        `fault` tell. May raise `Cold`."""
+        places, sizes, name = [unit[0] for unit in units], [unit[1] for unit in units], topic.encode()
+        if HOLE_SIZE in sizes or not self._log.min_position <= places[0] <= places[-1]:
+            return [None] * len(units)
+        near = self._read_near(places, sizes, 0, HOLE_SIZE)
+        if near is None or near[1] != len(units):
+            return [None] * len(units)
+        pieces = near[0]
+        if len(pieces) != len(units):  # neighbours came in one
+            data = b"".join(pieces)
+            pieces = [data[end - size : end] for end, size in zip(accumulate(sizes), sizes, strict=True)]
+        is_at = record.is_at
+        return [
+            data if is_at(data, size, place, name, queue_id, number) else None
+            for number, (data, place, size) in enumerate(zip(pieces, places, sizes, strict=True), offset)
+        ]
+
     def read_scattered(self, units: Sequence[Unit], bytes_max: int) -> tuple[list[bytes], int]:
         """As `read_records`, for units that skip others: what lies between near ones is read with them and left out.
 

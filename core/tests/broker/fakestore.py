@@ -92,5 +92,10 @@ class FakeStore:
     def get_many(self, refs: list[tuple[int, int]], unreadable: list[int] | None = None) -> list[Message | None]:
         return [self.log[at // 100] if at // 100 < len(self.log) else None for at, _ in refs]
 
+    def whole_records(
+        self, topic: str, queue_id: int, offset: int, units: Sequence[tuple[int, int, int]]
+    ) -> list[bytes | None]:
+        return [None] * len(units)
+
     def run_background(self, budget_us: int) -> bool:
         return False

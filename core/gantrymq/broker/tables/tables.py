@@ -17,6 +17,7 @@ from gantrymq.model import names
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
+from gantrymq.store.log.record import HEAD
 from gantrymq.store.queues.consume_queue import HOLE_SIZE
 
 Rows = list[tuple[str, str, bytes | None]]
@@ -36,6 +37,9 @@ REPLAY_STEP = 1024
 QUARANTINED_LINES_MAX = 100
 """Rows of one table that are put aside with a line of their own."""
 
+_KEY_MARK = KEY_PROPERTY.encode() + b"\x01"
+_DELETED_PAIR = DELETED_PROPERTY.encode() + b"\x011\x02"
+_DELETED_AND_CRC = _DELETED_PAIR + props.OWN_CRC_MARK
 _TABLE = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")
 _NOT_IN_KEYS = re.compile("[\0\x01\x02]")
 """U+0000 in properties is a sector that did not reach the disk, to a recovery, which ends the log there; the others separate properties."""
@@ -55,6 +59,10 @@ class LogReader(Protocol):
     def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]: ...
 
     def get_many(self, refs: list[tuple[int, int]]) -> list[Message | None]: ...
+
+    def whole_records(
+        self, topic: str, queue_id: int, offset: int, units: list[tuple[int, int, int]]
+    ) -> list[bytes | None]: ...
 
     def note_damage(self, unit: tuple[int, int, int], queue: str, offset: int, what: str, is_unit: bool) -> None: ...
 
@@ -96,6 +104,27 @@ def row_of(message: Message) -> Row:
     return message.topic.removeprefix(names.SYSTEM_PREFIX), message.property(KEY_PROPERTY), value
 
 
+def row_in(data: bytes) -> tuple[str, bytes | None] | None:
+    """Key and value out of the bytes of a record that `whole_records` vouches for; None: it holds more than such a record has, `row_of` tells."""
+    body_end = HEAD.size + int.from_bytes(data[HEAD.size - 4 : HEAD.size], "big")
+    at = body_end + 3 + data[body_end]
+    if not data.startswith(_KEY_MARK, at):
+        return None
+    at += len(_KEY_MARK)
+    end = data.find(b"\x02", at)
+    left = len(data) - end - 1
+    if end < 0:
+        return None
+    value: bytes | None = data[HEAD.size : body_end]
+    if left and not (left == props.OWN_CRC_SIZE and data.startswith(props.OWN_CRC_MARK, end + 1)):
+        if data[end + 1 :] != _DELETED_PAIR and (
+            left != len(_DELETED_PAIR) + props.OWN_CRC_SIZE or not data.startswith(_DELETED_AND_CRC, end + 1)
+        ):
+            return None
+        value = None
+    return data[at:end].decode("utf-8", "replace"), value
+
+
 class Tables:
     """Every table of the broker that was used. A change is visible at once; it is safe when its record is."""
 
@@ -131,8 +160,7 @@ class Tables:
                 what = f"it changed a row of table {table}, which is as it was before"
                 reader.note_damage(unit, f"{topic_of(table)}/0", offset, what, False)
 
-            for message in replay_topic(reader, topic_of(table), (offsets or {}).get(topic_of(table), 0), lost):
-                _, key, value = row_of(message)
+            for key, value in replay_rows(reader, topic_of(table), (offsets or {}).get(topic_of(table), 0), lost):
                 if value is None:
                     rows.pop(key, None)
                 else:
@@ -265,4 +293,29 @@ def replay_topic(
                 yield message
             elif units[number - offset][1] != HOLE_SIZE:
                 on_damaged(number, units[number - offset])
+        offset += len(units)
+
+
+def replay_rows(
+    reader: LogReader, topic: str, offset: int, on_damaged: Callable[[int, tuple[int, int, int]], None]
+) -> Iterator[tuple[str, bytes | None]]:
+    """Key and value of every record as `replay_topic` gives them, for tables: what is plain is read in large pieces and makes no `Message`."""
+    end = reader.max_offset(topic, 0)
+    offset = max(offset, reader.min_offset(topic, 0))
+    while offset < end:
+        units = reader.units(topic, 0, offset, REPLAY_STEP)
+        if not units:
+            break
+        found = [row_in(data) if data is not None else None for data in reader.whole_records(topic, 0, offset, units)]
+        others = [place for place, row in enumerate(found) if row is None]
+        messages = reader.get_many([(units[place][0], units[place][1]) for place in others])
+        for place, message in zip(others, messages, strict=True):
+            if message is not None and message.topic == topic:
+                _, key, value = row_of(message)
+                found[place] = key, value
+            elif units[place][1] != HOLE_SIZE:
+                on_damaged(offset + place, units[place])
+        for row in found:
+            if row is not None:
+                yield row
         offset += len(units)

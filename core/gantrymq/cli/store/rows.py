@@ -16,7 +16,7 @@ from gantrymq.broker.consuming.offsets import UNREAD_TABLE
 from gantrymq.broker.routing.router import Router, load_route_sets, route_from_bytes
 from gantrymq.broker.row_checks import RowCheck, check_of, known_tables, why_unreadable
 from gantrymq.broker.tables.snapshots import table_of
-from gantrymq.broker.tables.tables import item_message, replay_topic, row_of, topic_of
+from gantrymq.broker.tables.tables import item_message, replay_rows, topic_of
 from gantrymq.cli.store.check import CONSOLE, explained, store_app
 from gantrymq.cli.store.repair import data_of, settings_of
 from gantrymq.clock import SystemClock
@@ -61,8 +61,7 @@ def bad_rows(store: MessageStore) -> list[BadRow]:
         def damaged(offset: int, unit: tuple[int, int, int], table: str = table) -> None:
             found.append(BadRow(table, "", 0, f"record {offset}, at {unit[0]} of the log, is damaged"))
 
-        for message in replay_topic(store, topic_of(table), 0, damaged):
-            _, key, value = row_of(message)
+        for key, value in replay_rows(store, topic_of(table), 0, damaged):
             if value is None:
                 rows.pop(key, None)
             else:
