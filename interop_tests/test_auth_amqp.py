@@ -12,6 +12,7 @@ import pika.exceptions
 import pytest
 
 from gantrymq.cli.security.certificates import Authority
+from interop_tests import commands
 from interop_tests.accounts import ADMIN, PASSWORD, Guarded
 from interop_tests.waiting import until
 
@@ -176,3 +177,31 @@ def test_a_consumer_loses_its_right_at_once(server: Guarded) -> None:
     server.accounts(lambda accounts: accounts.delete_user("watcher"))
     with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="deleted or disabled"):
         until(lambda: connection.process_data_events(0), 20)
+
+
+@pytest.mark.parametrize(
+    ("user", "action", "resource", "vhost", "answer"),
+    [
+        ("rabbit", "configure", "queue:jobs1", "/", "allowed: user:rabbit: configure '^jobs' in vhost /"),
+        ("rabbit", "write", "queue:jobs1", "/", "refused: user:rabbit: write '^(jobs|amq\\\\.default|logs)$' in vhost /"),
+        ("native", "configure", "queue:work7", "/", "allowed: user:native: allow"),
+        ("native", "read", "exchange:events", "/", "allowed: user:native: allow"),
+        ("native", "read", "exchange:others", "/", "refused: no rule"),
+        ("elsewhere", "read", "queue:q", "/", "refused: no permission in vhost /"),
+        ("elsewhere", "read", "queue:q", "/other", "allowed: user:elsewhere: read '.*' in vhost /other"),
+        ("nobody", "read", "queue:q", "/", "refused: the user was deleted or disabled"),
+    ],
+)  # fmt: skip
+def test_what_decides_is_explained(
+    server: Guarded, user: str, action: str, resource: str, vhost: str, answer: str
+) -> None:
+    words = ("auth", "explain", user, action, resource, "--door", "amqp", "--vhost", vhost)
+    found = commands.gantry(*words, "--nameserver", server.nameserver, GANTRY_USER=ADMIN, GANTRY_PASSWORD=PASSWORD)
+    assert found.stdout.startswith(answer), found.stdout + found.stderr
+    assert found.returncode == (0 if answer.startswith("allowed") else 1)
+
+
+def test_a_question_that_is_none_of_amqp(server: Guarded) -> None:
+    words = ("auth", "explain", "rabbit", "pub", "queue:q", "--door", "amqp", "--nameserver", server.nameserver)
+    found = commands.gantry(*words, GANTRY_USER=ADMIN, GANTRY_PASSWORD=PASSWORD)
+    assert "at the AMQP door there are the actions configure, write, read" in found.stderr

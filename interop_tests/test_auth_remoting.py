@@ -255,6 +255,15 @@ def test_the_command_line(server: Guarded) -> None:
     assert json.loads(listed.stdout)["groups"] == ["devices"], listed.stderr
     explained = gantry(server, "auth", "explain", "dora", "pub", "topic:dev7")
     assert (explained.returncode, explained.stdout) == (0, "allowed: group:devices: allow pub on topic:dev*\n")
+    for words in (
+        ("dev7", "--door", "remoting"),
+        ("dev7/a/b", "--door", "mqtt"),
+        ("mqtt:dev7/a",),
+        ("x/y", "--door", "mqtt", "--topic", "dev7"),
+    ):
+        assert gantry(server, "auth", "explain", "dora", "pub", *words).stdout == explained.stdout, words
+    for words in (("other", "--door", "cloudevents"), ("other/dev7", "--door", "mqtt"), ("+/dev7", "--door", "mqtt")):
+        assert gantry(server, "auth", "explain", "dora", "pub", *words).stdout == "refused: no rule\n", words
     asyncio.run(send(server, "dora", "dora-pass", "dev7"))
     assert gantry(server, "user", "set", "dora", "--disable").returncode == 0
     with pytest.raises(GantryError, match="signature"):

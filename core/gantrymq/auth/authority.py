@@ -38,6 +38,14 @@ log = logging.getLogger(__name__)
 CONFIGURE, WRITE, READ = range(3)
 """RabbitMQ's three expressions."""
 
+EXCHANGE, QUEUE = "exchange", "queue"
+
+AMQP_NATIVE: Final[dict[tuple[int, str], Action]] = {
+    (CONFIGURE, EXCHANGE): Action.CREATE, (CONFIGURE, QUEUE): Action.CREATE, (WRITE, EXCHANGE): Action.PUB,
+    (READ, EXCHANGE): Action.SUB, (WRITE, QUEUE): Action.UPDATE, (READ, QUEUE): Action.SUB,
+}  # fmt: skip
+"""The native actions that stand for RabbitMQ's permissions: on `topic:EXCHANGE` and `queue:QUEUE`."""
+
 ADMIN: Final = Decision(True, "administrator")
 GONE: Final = Decision(False, "the user was deleted or disabled")
 EXPIRED: Final = Decision(False, "the token has expired")

@@ -66,5 +66,5 @@ DELETE_TOKEN: Final = 60133
 """Field `tokenId`."""
 
 EXPLAIN: Final = 60128
-"""Fields `user`, `action`, `resource`, `address`, `clientId`, `topic`: `{"allowed", "rule"}`, as a door would decide
-(docs/operations/security.md)."""
+"""Fields `user`, `action`, `resource`, `address`, `clientId`, `topic` (native, behind an MQTT resource): `{"allowed", "rule"}`, as a door would decide
+(docs/operations/security.md). With `vhost`: `action` configure, write or read, `resource` exchange:NAME or queue:NAME."""

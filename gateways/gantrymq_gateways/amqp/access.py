@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from gantrymq.auth.authority import CONFIGURE, READ, WRITE, Identity
+from gantrymq.auth.authority import AMQP_NATIVE, CONFIGURE, EXCHANGE, QUEUE, READ, WRITE, Identity
 from gantrymq.auth.resources import Action, Kind
 from gantrymq.auth.rights import Decision
 from gantrymq_gateways.amqp.origin import ROOT, full_name, local, prefix_of
@@ -24,7 +24,6 @@ DOOR: Final = "amqp"
 
 VHOST: Final = ROOT
 
-EXCHANGE, QUEUE = "exchange", "queue"
 ANY: Final = 3
 """One of the three: who looks whether something is there must have to do with it."""
 
@@ -50,12 +49,6 @@ Need = tuple[int, str, str]
 """Which permission, on what, its name."""
 
 Needs = Callable[["Channel", list[Any]], Iterable[Need]]
-
-NATIVE: Final[dict[tuple[int, str], Action]] = {
-    (CONFIGURE, EXCHANGE): Action.CREATE, (CONFIGURE, QUEUE): Action.CREATE, (WRITE, EXCHANGE): Action.PUB,
-    (READ, EXCHANGE): Action.SUB, (WRITE, QUEUE): Action.UPDATE, (READ, QUEUE): Action.SUB,
-}  # fmt: skip
-"""The native actions that stand for RabbitMQ's permissions: on `topic:EXCHANGE` and `queue:QUEUE`."""
 
 
 def nothing(_channel: Channel, _arguments: list[Any]) -> Iterable[Need]:
@@ -157,7 +150,7 @@ def decide(identity: Identity, need: Need, vhost: str = VHOST) -> Decision:
     kind = Kind.TOPIC if what == EXCHANGE else Kind.QUEUE
     full = full_name(prefix_of(vhost), name)
     native = topic_of(full) if what == EXCHANGE or vhost != VHOST else name
-    return identity.decide_amqp(which, vhost, name, (NATIVE[which, what], kind, native))
+    return identity.decide_amqp(which, vhost, name, (AMQP_NATIVE[which, what], kind, native))
 
 
 def refusal(identity: Identity, need: Need, vhost: str = VHOST) -> AmqpError:

@@ -11,7 +11,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from gantrymq.auth.authority import READ
+from gantrymq.auth.authority import QUEUE, READ
 from gantrymq.auth.tokens.ending import Ending
 from gantrymq.broker.port import Outcome
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -296,7 +296,7 @@ class AmqpDoor:
             return
         for channel in list(self._channels.values()):
             for consumer in list(channel.consumers.values()):
-                if not access.decide(identity, (READ, access.QUEUE, local(consumer.queue.name)), self.vhost).allowed:
+                if not access.decide(identity, (READ, QUEUE, local(consumer.queue.name)), self.vhost).allowed:
                     consumer.queue.remove(consumer)
                     channel.cancelled(consumer)
                     self.gateway.consumer_left(consumer)

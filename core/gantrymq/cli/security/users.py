@@ -17,6 +17,7 @@ from gantrymq.cli import completion
 from gantrymq.cli.options import EXIT_NOT_FOUND, Json, Nameserver, Yes, confirm, run
 from gantrymq.cli.screen import CONSOLE, listing, plain
 from gantrymq.cli.security.audit import audit, status
+from gantrymq.cli.security.explaining import explain
 from gantrymq.cli.security.importing import import_
 from gantrymq.cli.security.policies import only, show_policies
 from gantrymq.cli.security.user_groups import group_app
@@ -28,6 +29,7 @@ policy_app = typer.Typer()
 auth_app = typer.Typer()
 auth_app.command()(audit)
 auth_app.command()(status)
+auth_app.command()(explain)
 auth_app.add_typer(group_app, name="group")
 for each in (auth_app, user_app, policy_app):
     each.command("import")(import_)
@@ -308,34 +310,6 @@ def delete_policy(
         typer.echo(f"{subject}: deleted")
 
     run(work, nameserver)
-
-
-@auth_app.command()
-def explain(
-    user: Name,
-    action: Annotated[str, typer.Argument(metavar="ACTION", help="pub, sub, create, update, delete, get, list.")],
-    resource: Annotated[str, typer.Argument(metavar="RESOURCE", help="topic:orders, mqtt:plant/7/temp, ...")],
-    client_id: Annotated[str, typer.Option(help="What %c stands for.")] = "",
-    address: Annotated[str, typer.Option(help="Where the client is, for rules with networks.")] = "127.0.0.1",
-    nameserver: Nameserver = None,
-    json_: Json = False,
-) -> None:
-    """Whether a user may do something, and which rule says so. Exit code 1: it may not."""
-    allowed: list[bool] = []
-
-    async def work(admin_: Any) -> None:
-        from gantrymq.client.accounts import Accounts
-
-        host = f"[{address}]" if ":" in address else address
-        fields = {"user": user, "action": action, "resource": resource, "clientId": client_id, "address": f"{host}:0"}
-        found = await Accounts(admin_).explain(**fields)
-        allowed.append(found["allowed"])
-        text = f"{'allowed' if found['allowed'] else 'refused'}: {found['rule']}"
-        sys.stdout.write((json.dumps(found, ensure_ascii=False) if json_ else text) + "\n")
-
-    run(work, nameserver)
-    if not allowed[0]:
-        raise typer.Exit(EXIT_FAILED)
 
 
 @auth_app.command()

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from gantrymq.auth import passwords
-from gantrymq.auth.authority import Authority
+from gantrymq.auth.authority import AMQP_NATIVE, EXCHANGE, QUEUE, Authority
 from gantrymq.auth.keys import KeyFileError
 from gantrymq.auth.resources import ACTION_NAMES, Kind, parse_resource
+from gantrymq.auth.rights import Decision
 from gantrymq.auth.rows import (
     POLICIES,
     TOKENS,
@@ -31,6 +32,8 @@ from gantrymq.auth.rows import (
     encode,
 )
 from gantrymq.auth.tokens import own
+from gantrymq.auth.tokens.scopes import WORDS
+from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting import json_bodies as bodies
 from gantrymq.remoting.constants import RequestCode, ResponseCode
@@ -384,6 +387,10 @@ def delete_token(command: Command, reply: Reply, services: Accounts) -> None:
 def explain(command: Command, reply: Reply, services: Accounts) -> None:
     """EXPLAIN: which rule decides."""
     fields = command.fields
+    if "vhost" in fields:
+        found = _explain_amqp(fields, services.authority)
+        reply.respond(command, body=bodies.encode({"allowed": found.allowed, "rule": found.rule}))
+        return
     action = ACTION_NAMES.get(fields.get("action", "").lower())
     if action is None:
         raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"there are the actions {', '.join(ACTION_NAMES)}")
@@ -398,6 +405,23 @@ def explain(command: Command, reply: Reply, services: Accounts) -> None:
     else:
         decision = identity.decide(action, resource.kind, resource.name)
     reply.respond(command, body=bodies.encode({"allowed": decision.allowed, "rule": decision.rule}))
+
+
+def _explain_amqp(fields: dict[str, str], authority: Authority) -> Decision:
+    """As `amqp.access.decide`, of one permission in a vhost."""
+    vhost, permission = fields["vhost"], fields.get("action", "").lower()
+    what, _, name = fields.get("resource", "").partition(":")
+    if permission not in WORDS or what not in (EXCHANGE, QUEUE) or not name:
+        text = f"at the AMQP door there are the actions {', '.join(WORDS)}, on {EXCHANGE}:NAME and {QUEUE}:NAME"
+        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, text)
+    identity = authority.explained(fields.get("user", ""), "", fields.get("address") or "127.0.0.1:0")
+    if not identity.may_enter(vhost):
+        return Decision(False, f"no permission in vhost {vhost}") if identity.alive else identity.gone
+    kind = Kind.TOPIC if what == EXCHANGE else Kind.QUEUE
+    full = name if vhost == "/" else f"{vhost}\n{name}"
+    native = names.encode_topic(full) if what == EXCHANGE or vhost != "/" else name
+    which = WORDS.index(permission)
+    return identity.decide_amqp(which, vhost, name, (AMQP_NATIVE[which, what], kind, native))
 
 
 def _put(command: Command, reply: Reply, services: Accounts, table: str, key: str, value: bytes | None) -> None:
