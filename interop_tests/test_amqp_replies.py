@@ -80,7 +80,9 @@ def assert_reply(reply: list[Any], code: int, text: str, method: str) -> None:
     assert [reply[0], reply[2] << 16 | reply[3]] == [code, METHODS[method].number if method else 0]
 
 
-@pytest.mark.parametrize(("frames", "code", "text", "method"), [row[1:] for row in CHANNEL], ids=[r[0] for r in CHANNEL])
+@pytest.mark.parametrize(
+    ("frames", "code", "text", "method"), [row[1:] for row in CHANNEL], ids=[r[0] for r in CHANNEL]
+)
 def test_closes_the_channel(peer: raw.Raw, frames: bytes, code: int, text: str, method: str) -> None:
     peer.send(frames)
     channel, _, reply = until(peer, "channel.close", "connection.close")
