@@ -578,7 +578,7 @@ class AmqpDoor:
                 self._check_publish(self.identity, event)
             publisher.publish(channel, event, channel.transaction)
             if self.gateway.tracers:
-                trace(self.gateway, self.vhost, event, self.who())
+                trace(self.gateway, self.vhost, event, self.who(), channel.transaction)
         except AmqpError as error:
             self._fail(channel, error, NUMBER_PUBLISH)
         except UnknownExchangeError as unknown:
@@ -610,7 +610,7 @@ class AmqpDoor:
         if self._publisher is not None:
             try:
                 self._publisher.publish(channel, event, channel.transaction)
-                trace(self.gateway, self.vhost, event, self.who())
+                trace(self.gateway, self.vhost, event, self.who(), channel.transaction)
             except UnknownExchangeError:
                 raise AmqpError(NOT_FOUND, f"no exchange '{name}' in vhost '/'") from None
 

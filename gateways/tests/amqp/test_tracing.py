@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gantrymq.model.errors import ErrorCode
 from gantrymq_gateways.amqp.messages import tracing
 from gantrymq_gateways.amqp.vhosts.registry import TABLE, VirtualHost, new_vhost, row_value
 from gantrymq_gateways.amqp.wire.content import Properties, decode_properties, encode_properties
@@ -106,6 +107,36 @@ def test_copies_are_not_traced(server: Server) -> None:
     trace(server, True)
     peer.raw(publish(1, "amq.fanout", "", b"1"))
     assert [key for key, _, _ in copies(traces)] == ["publish.amq.fanout"]
+    assert copies(traces) == []
+
+
+def test_what_a_transaction_publishes_is_copied_when_it_is_committed(server: Server) -> None:
+    traces, peer = listener(server), server.client(1, 2)
+    peer.declare("jobs")
+    trace(server, True)
+    peer.call("tx.select")
+    peer.raw(publish(1, "", "jobs", b"regretted"))
+    peer.call("tx.rollback")
+    peer.raw(publish(1, "", "jobs", b"meant") + publish(1, "amq.fanout", "", b"for nobody"))
+    assert copies(traces) == []
+    peer.raw(publish(2, "", "jobs", b"meanwhile"))
+    assert peer.call("tx.commit") == [(1, "tx.commit-ok", [])]
+    assert [(key, body) for key, body, _ in copies(traces) if key.startswith("publish.")] == [
+        ("publish.", b"meanwhile"), ("publish.", b"meant"), ("publish.amq.fanout", b"for nobody"),
+    ]  # fmt: skip
+    assert copies(traces) == []
+
+
+def test_what_a_refused_commit_would_have_published_is_not_copied(server: Server) -> None:
+    traces, peer = listener(server, "publish.#"), server.client()
+    peer.declare("jobs")
+    trace(server, True)
+    peer.call("tx.select")
+    peer.raw(publish(1, "", "jobs", b"1"))
+    server.port.refuse = lambda message: ErrorCode.QUEUE_FULL
+    ((_, name, _),) = peer.call("tx.commit")
+    server.port.refuse = lambda message: None
+    assert name == "channel.close"
     assert copies(traces) == []
 
 

@@ -9,6 +9,7 @@ from gantrymq.broker.port import ONE_PIECE, BrokerPort, Done, Outcome
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq_gateways.amqp.channels.channel import Channel, Handler
 from gantrymq_gateways.amqp.messages.publish import returned
+from gantrymq_gateways.amqp.messages.tracing import trace
 from gantrymq_gateways.amqp.messages.transaction import Transaction
 from gantrymq_gateways.amqp.wire.constants import PRECONDITION_FAILED, AmqpError
 
@@ -47,6 +48,8 @@ def tx_commit(channel: Channel) -> Steps:
         if transaction.answers[tag] is Outcome.ACK and not queue.is_stream
     ]
     unrouted = yield from _store(channel, transaction.messages, acknowledged)
+    for copied in transaction.traced:
+        trace(channel.door.gateway, channel.door.vhost, copied, channel.door.who())
     if channel.dead:
         return
     for place in unrouted:

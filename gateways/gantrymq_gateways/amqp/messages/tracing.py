@@ -7,7 +7,7 @@ that are dropped and counted. Copies are not traced themselves.
 from __future__ import annotations
 
 import logging
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gantrymq.broker.port import BrokerPort, SubmitResult
 from gantrymq.metrics import Counter
@@ -21,6 +21,9 @@ from gantrymq_gateways.amqp.wire.constants import AmqpError
 from gantrymq_gateways.amqp.wire.content import Properties, decode_properties, encode_properties
 from gantrymq_gateways.amqp.wire.events import Publish
 from gantrymq_gateways.amqp.wire.values import SHORTSTR_BYTES_MAX, Field, Table, lookup, read_shortstr
+
+if TYPE_CHECKING:
+    from gantrymq_gateways.amqp.messages.transaction import Transaction
 
 log = logging.getLogger(__name__)
 
@@ -119,10 +122,16 @@ class Traced(Protocol):
     tracers: dict[str, Tracer]
 
 
-def trace(gateway: Traced, vhost: str, event: Publish, who: tuple[str, str]) -> None:
-    """Copy a publish, if its vhost is traced."""
+def trace(
+    gateway: Traced, vhost: str, event: Publish, who: tuple[str, str], transaction: Transaction | None = None
+) -> None:
+    """Copy a publish, if its vhost is traced; that of a transaction when it is committed."""
     tracer = gateway.tracers.get(vhost)
-    if tracer is not None:
+    if tracer is None:
+        return
+    if transaction is not None:
+        transaction.traced.append(event)
+    else:
         tracer.published(event.arguments, event.properties, event.body, event.channel, who)
 
 

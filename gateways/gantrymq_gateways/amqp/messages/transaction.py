@@ -24,7 +24,7 @@ ANSWERS_MAX: Final = 100_000
 class Transaction:
     """What a channel has done since tx.select, tx.commit or tx.rollback."""
 
-    __slots__ = ("_bytes_max", "_size", "answers", "messages", "returns")
+    __slots__ = ("_bytes_max", "_size", "answers", "messages", "returns", "traced")
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -32,6 +32,8 @@ class Transaction:
         self.messages: list[Message] = []
         self.returns: dict[int, Publish] = {}
         """The mandatory ones by their place."""
+        self.traced: list[Publish] = []
+        """Those to copy to the firehose when they are committed."""
         self.answers: dict[int, Outcome] = {}
         """By delivery tag."""
 
