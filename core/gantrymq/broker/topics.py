@@ -11,6 +11,7 @@ from zlib import crc32
 from gantrymq.broker.config import TopicsConfig
 from gantrymq.broker.matches import RouteMatch
 from gantrymq.model import message_types, names
+from gantrymq.model.dialect import quick_json
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 
@@ -102,7 +103,7 @@ class TopicConfig:
     @classmethod
     def from_bytes(cls, name: str, data: bytes) -> TopicConfig:
         """Back from `to_bytes`."""
-        value = json.loads(data)
+        value = quick_json(data)
         return cls(
             name, value["readQueueNums"], value["writeQueueNums"], value["perm"], value["topicSysFlag"], value["order"],
             value["attributes"] or NO_ATTRIBUTES, value.get("first") or NO_OFFSETS, value.get("deleted", False), value.get("onUse", False),

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from gantrymq.model import names
+from gantrymq.model.dialect import quick_json
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.indexes.multimap import MultiMap
 from gantrymq.model.message import Message
@@ -64,7 +65,7 @@ class AmqpRoutes:
     def add(self, number: int, topic: str | None, expression: str) -> bool:
         """As RouteSet.add; `read_more` tells what a match has read."""
         try:
-            parsed = json.loads(expression)
+            parsed = quick_json(expression)
             exchange, kind, key = parsed["exchange"], parsed["type"], parsed["key"]
             destination = parsed.get("destination", "")
             target = names.encode_topic(destination) if destination else ""

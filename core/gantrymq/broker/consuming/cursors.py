@@ -30,6 +30,7 @@ from gantrymq.broker.consuming.roles import Managed, QueueReader, Seated, parse_
 from gantrymq.broker.consuming.shared_bodies import SHARED_BYTES_MIN
 from gantrymq.broker.consuming.window import MARK_STEP, AckWindow
 from gantrymq.broker.port import SHARED_GROUP, CursorDetails, CursorInfo, Delivery, Outcome
+from gantrymq.model.dialect import quick_json
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.model.names import LMQ_PREFIX, light_name
@@ -178,7 +179,7 @@ class Cursors:
             if key == "next":
                 self._next_id = max(self._next_id, int(data))
                 continue
-            queue, group, start = json.loads(data)
+            queue, group, start = quick_json(data)
             self._insert(Cursor(int(key), queue, group, start))
             self._next_id = max(self._next_id, int(key) + 1)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from gantrymq.model.dialect import DialectError, read_json
+from gantrymq.model.dialect import DialectError, quick_json, read_json
 from gantrymq.model.names import LMQ_PREFIX, is_own_system_topic
 
 TOPICS = "topics.json"
@@ -32,20 +32,21 @@ class Version(NamedTuple):
         return Version(max(now_ms, self.timestamp + 1), self.counter + 1, self.state)
 
 
+_text = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
 def pretty(value: Any, depth: int) -> str:
     """JSON as fastjson's PrettyFormat writes it, keys sorted."""
     if not isinstance(value, dict) or not value:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        return _text(value)
     inner = "\t" * (depth + 1)
-    items = ",\n".join(
-        [f"{inner}{json.dumps(key, ensure_ascii=False)}:{pretty(value[key], depth + 1)}" for key in sorted(value)]
-    )
+    items = ",\n".join([f"{inner}{_text(key)}:{pretty(value[key], depth + 1)}" for key in sorted(value)])
     return "{\n" + items + "\n" + "\t" * depth + "}"
 
 
 def topic_fragment(name: str, row: bytes) -> bytes:
     """The entry of topics.json for a row of table `topic`; empty for what is not exported."""
-    value = json.loads(row)
+    value = quick_json(row)
     if value.get("deleted") or is_own_system_topic(name) or name.startswith(LMQ_PREFIX):
         return b""
     entry = {
@@ -103,7 +104,7 @@ def modes_of(value: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _entry(name: str, value: dict[str, Any]) -> bytes:
-    return f"\t\t{json.dumps(name, ensure_ascii=False)}:{pretty(value, 2)}".encode()
+    return f"\t\t{_text(name)}:{pretty(value, 2)}".encode()
 
 
 def is_lmq_key(key: str) -> bool:

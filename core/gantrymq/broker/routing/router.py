@@ -15,6 +15,7 @@ from gantrymq.broker.matches import NO_MATCH, RouteMatch, Tap
 from gantrymq.broker.port import Done, Route
 from gantrymq.broker.routing.api import RouteSet
 from gantrymq.broker.topics import CACHE_MAX, Topic
+from gantrymq.model.dialect import quick_json
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.indexes.multimap import MultiMap
 from gantrymq.model.message import Message
@@ -282,5 +283,5 @@ def route_to_bytes(route: Route) -> bytes:
 
 def route_from_bytes(route_id: str, data: bytes) -> Route:
     """Back from `route_to_bytes`."""
-    kind, topic, expression, light = json.loads(data)
+    kind, topic, expression, light = quick_json(data)
     return Route(route_id, kind, topic, expression, light)
