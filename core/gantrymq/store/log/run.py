@@ -19,12 +19,12 @@ RUN_FLAG: Final = 0x10000
 """In the `sys_flag` of a run; never in a record."""
 RECORDS_MAX: Final = 1000
 """Messages of one run: what a broker's turn takes at once."""
+TOGETHER_MIN: Final = 64
+"""Keys whose hashes are made together: for fewer it takes longer than one by one."""
 
 _UNIQ: Final = props.UNIQ_KEY.encode() + props.NAME_END
 _KEYS: Final = props.KEYS.encode() + props.NAME_END
 _TAGS: Final = props.TAGS.encode() + props.NAME_END
-_UNIQ_SIZE: Final = len(_UNIQ)
-_WORD_SIZE: Final = len(_KEYS)
 _SHARDING: Final = props.SHARDING_KEY.encode() + props.NAME_END
 _SPECIAL: Final = (
     b"POP_CK", b"INNER_", b"TIMER_D", b"TRAN_MSG", b"GANTRY_DISPATCH", b"REPLY_TO_CLIENT", b"_SYS_MSG_PRIORITY_", b"__CRC32#",
@@ -64,7 +64,7 @@ class Run(Message):
         self.columns: block.Block | None = None
         """The block, until its hashes are made."""
         self.hashes: list[int] = []
-        """Of a block: hashes of all that the index holds of its messages, in their order."""
+        """Hashes of all that the index holds of the messages, in their order; empty where each is made by itself."""
         self.key_counts: list[int] = []
         """How many of them each message has; empty: all have as many."""
         self.key_texts: list[str] = []
@@ -121,7 +121,7 @@ def fill_block(run: Run, columns: block.Block, body_max: int, content_max: int, 
     tags = ["", *[tag.decode() for tag in columns.tags]]
     all_keys = columns.keys()
     if all_keys:
-        run.key_texts = b"\x02".join(all_keys).decode().split("\x02")  # it is in none of them
+        run.key_texts = _decoded(all_keys)
     run.bodies, run.texts, run.flags = columns.bodies(), columns.texts(all_keys), [0] * len(columns)
     run.tags = [tags[number] for number in columns.tag_numbers] if columns.tags else [""] * len(columns)
     run.bytes = sum(columns.body_sizes) + sum(map(len, run.texts))
@@ -130,9 +130,15 @@ def fill_block(run: Run, columns: block.Block, body_max: int, content_max: int, 
 
 
 def hash_keys(run: Run) -> None:
-    """Fill `hashes` and `key_counts` of a block, which is about to enter its topic."""
+    """Fill `hashes` and `key_counts`, where all can be made together, of messages that are about to enter their topic."""
     columns = run.columns
     if columns is None:
+        words = [word for keys in run.unique for word in keys]
+        if len(words) < TOGETHER_MIN:
+            return
+        run.hashes = hashes_of_each(run.topic, words)
+        counts = list(map(len, run.unique))
+        run.key_counts = counts if max(counts) > min(counts) else []
         return
     run.columns = None
     ids = id_hashes(run.topic, columns.prefix, columns.first, len(columns))
@@ -156,17 +162,9 @@ def fill(run: Run, data: bytes, at: int, count: int, body_max: int, content_max:
 
     `body_max`, `text_max`: bytes of a body and of a sender's properties; `content_max`: of both.
     """
-    end = len(data)
-    unpack, bodies, texts, tags, unique, flags = (
-        block.ITEM.unpack_from,
-        run.bodies,
-        run.texts,
-        run.tags,
-        run.unique,
-        run.flags,
-    )
-    head = block.ITEM.size
-    known: dict[bytes, str] = {b"": ""}
+    end, begin, unpack, head = len(data), at, block.ITEM.unpack_from, block.ITEM.size
+    bodies, texts, flags = run.bodies, run.texts, run.flags
+    first = len(texts)
     while at < end and count:
         count -= 1
         if at + head > end:
@@ -183,41 +181,49 @@ def fill(run: Run, data: bytes, at: int, count: int, body_max: int, content_max:
             or length + len(text) > content_max
         ):
             return -1
-        begin = text.rfind(_UNIQ)
-        if begin < 0 or (begin and text[begin - 1] != 2) or text[-1] != 2 or b"\0" in text or b"DELAY" in text:
-            return -1
-        marks = text.count(b"_")
-        if marks != 1 and not (marks == 3 and _SHARDING in text):
-            for name in _SPECIAL:
-                if name in text:
-                    return -1
-        raw_tag, keys = _value(text, _TAGS), _value(text, _KEYS)
-        if raw_tag is None or keys is None or len(raw_tag) > TAG_BYTES_MAX:
-            return -1
-        try:
-            one = text[begin + _UNIQ_SIZE : text.find(2, begin)].decode()
-            if raw_tag not in known:
-                known[raw_tag] = raw_tag.decode()
-            unique.append((one, *keys.decode().split()) if keys else (one,))
-        except UnicodeDecodeError:
-            return -1
-        tags.append(known[raw_tag])
         bodies.append(data[at + head : body_end])
         texts.append(text)
         flags.append(flag)
-        run.bytes += size
         at = stop
-    return at
+    run.bytes += at - begin
+    return at if _tags_and_keys(run, texts[first:] if first else texts) else -1
 
 
-def _value(text: bytes, name: bytes) -> bytes | None:
-    """Value of a pair, empty without one; None where the name stands inside something else too."""
-    at = text.rfind(name)
-    if at < 0:
-        return b""
-    if at and text[at - 1] != 2:
-        return None
-    return text[at + _WORD_SIZE : text.find(2, at)]
+def _tags_and_keys(run: Run, texts: list[bytes]) -> bool:
+    """Tags and keys of these properties into the run; False if something in them asks for more than to be stored, or is not well formed."""
+    if not texts:
+        return True
+    whole = b"".join(texts)
+    if not all(texts) or {text[-1] for text in texts} != {2}:
+        return False
+    if b"\0" in whole or b"DELAY" in whole or any(name in whole for name in _SPECIAL):
+        return False
+    ids, tags, keys = _values(texts, _UNIQ), _values(texts, _TAGS), _values(texts, _KEYS)
+    if not ids or not all(ids) or not tags or not keys or max(map(len, tags)) > TAG_BYTES_MAX:
+        return False
+    try:
+        names = {tag: tag.decode() for tag in set(tags)}
+        words = zip(_decoded(ids), _decoded(keys), strict=True)
+        run.unique += [(one, *text.split()) if text else (one,) for one, text in words]
+    except UnicodeDecodeError:
+        return False
+    run.tags += [names[tag] for tag in tags]
+    return True
+
+
+def _values(texts: list[bytes], name: bytes) -> list[bytes]:
+    """Value of a pair in each, empty without one; none at all where the name stands inside something else too."""
+    places = [text.rfind(name) for text in texts]
+    # In front of a name at the begin "is" the last byte, which ends a pair, too.
+    if {text[at - 1] for text, at in zip(texts, places, strict=True) if at >= 0} - {2}:
+        return []
+    size = len(name)
+    return [text[at + size : text.find(2, at)] if at >= 0 else b"" for text, at in zip(texts, places, strict=True)]
+
+
+def _decoded(values: list[bytes]) -> list[str]:
+    """Values of pairs as texts, in one go: what separates pairs is in none of them. Raises UnicodeDecodeError."""
+    return b"\x02".join(values).decode().split("\x02")
 
 
 def messages_of(run: Run, kind: int) -> list[Message]:

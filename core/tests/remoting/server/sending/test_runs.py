@@ -157,6 +157,23 @@ def test_a_block_is_stored_as_its_messages_would_be(tmp_path: Path, crc: bool) -
     assert answer.fields == {**other[0].fields, "msgId": f"7F00000100002A9F{places[0]:016X}"}
 
 
+@pytest.mark.parametrize("keys", ["k3", "k3 k%d", "größe k3", "%s k3" % ("l" * 65)])
+@pytest.mark.parametrize("differ", [False, True])
+def test_many_items_are_indexed_as_each_would_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: str, differ: bool
+) -> None:
+    """Hashes of many keys are made together, whatever the keys are and however many a message has."""
+    items = [
+        (b"%d" % number, f"KEYS\x01{keys.replace('%d', str(number))}\x02" * (not differ or number % 3 > 0) + f"UNIQ_KEY\x01{PREFIX.decode()}{number:012X}\x02")
+        for number in range(0xFFE, 0x1002 + 90)
+    ]  # fmt: skip
+    together = sent(tmp_path / "run", batch_body(*items), 320, False)
+    monkeypatch.setattr(Sends, "takes_run", lambda self, header: False)
+    alone = sent(tmp_path / "messages", batch_body(*items), 320, False)
+    assert together[1:] == alone[1:]
+    assert (len(together[2][0]), together[2][2]) == (9, [0, 1, 2, 3])
+
+
 @pytest.mark.parametrize("crc", [False, True])
 def test_a_block_goes_over_the_end_of_a_segment(tmp_path: Path, crc: bool) -> None:
     rows = [
