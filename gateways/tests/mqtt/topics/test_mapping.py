@@ -168,6 +168,30 @@ def test_rule(text: str, topic: str, matches: bool) -> None:
     assert list(routes.match(Message(native, b"", tag=tag))) == ([5] if matches else [])
 
 
+@given(
+    st.lists(SMALL_FILTER, max_size=12), st.lists(st.tuples(st.booleans(), st.integers(0, 11)), max_size=60), st.data()
+)
+def test_routes_that_come_and_go(filters: list[str], steps: list[tuple[bool, int]], data: st.DataObject) -> None:
+    routes, there = MqttRoutes(), set()
+    for comes, number in steps:
+        if number >= len(filters):
+            continue
+        if comes:
+            routes.add(number, *filter_route(filters[number]))
+            there.add(number)
+        else:
+            routes.remove(number)
+            there.discard(number)
+        topic = data.draw(SMALL_TOPIC)
+        native, tag = to_native(topic)
+        wanted = sorted(n for n in there if match_levels(filters[n], topic))
+        assert sorted(routes.match(Message(native, b"", tag=tag))) == wanted
+    for number in list(there):
+        routes.remove(number)
+    assert routes._any.root.is_empty()
+    assert not routes._by_topic
+
+
 def test_wildcards_do_not_see_the_system() -> None:
     routes = MqttRoutes()
     for number, text in enumerate(["#", "+/x", "%24SYS/x", "$SYS/x"]):
@@ -206,11 +230,13 @@ def test_bad_expressions(expression: str) -> None:
 
 
 def test_deep_filters_need_no_recursion() -> None:
-    trie = FilterTrie()
-    words = ["+"] * 20_000
-    trie.add(words, 1)
+    words = ("t", *["+"] * 20_000)
+    trie = FilterTrie({1: words, 2: words})
+    trie.add(1)
+    trie.add(2)
     found: list[int] = []
     trie.match(["a"] * 20_000, found)
-    assert found == [1]
-    trie.remove(words, 1)
+    assert found == [1, 2]
+    trie.remove(1)
+    trie.remove(2)
     assert trie.root.is_empty()
