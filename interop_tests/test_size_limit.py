@@ -99,6 +99,7 @@ def pika_refuses(server: Gantry, body: bytes) -> None:
     with pytest.raises(pika.exceptions.ChannelClosedByBroker) as failure:
         channel.basic_publish("over", "a", body)
     assert failure.value.reply_code == 406
+    assert "is larger than configured max size" in failure.value.reply_text
     connection.close()
 
 
@@ -133,7 +134,6 @@ def test_a_cluster_takes_the_limit_of_its_smallest_broker(tmp_path: Path) -> Non
         channel.queue_declare("mixed", durable=True)
         channel.confirm_delivery()
         channel.basic_publish("", "mixed", body)
-        connection.close()
         with_large_segments(tmp_path / "broker1.data")
         cluster.add_broker(1)
         until(lambda: announced(gateway) < 5 * MIB)
@@ -143,6 +143,13 @@ def test_a_cluster_takes_the_limit_of_its_smallest_broker(tmp_path: Path) -> Non
                 does_refuse, refuses, gateway, bytes(size)
             )  # each door hears of the broker by itself, and joins it
             until(refused, ignored=(pytest.fail.Exception, AssertionError))
+        with pytest.raises(
+            pika.exceptions.ChannelClosedByBroker
+        ) as failure:  # the connection was there before the broker
+            channel.basic_publish("", "mixed", body)
+        text = f"PRECONDITION_FAILED - message size {len(body)} is larger than configured max size {4 * MIB}"
+        assert (failure.value.reply_code, failure.value.reply_text) == (406, text)
+        connection.close()
         assert announced(gateway) == 4 * MIB + HEADER_BYTES_MAX
     finally:
         cluster.stop()

@@ -58,16 +58,19 @@ def server_properties(config: AmqpConfig, cluster: str) -> Table:
 
 
 class Offer:
-    """What the next connection is offered: the limit of bodies is that of now."""
+    """What the next connection is offered. A connection that goes on keeps to the limit of bodies as it is then: a broker that takes less may join."""
 
     def __init__(self, settings: Settings, message: MessageConfig, port: LogPort) -> None:
-        self._settings = settings
+        self._settings = replace(settings, body_bytes_now=self._limit)
         self._message = message
         self._port = port
 
+    def _limit(self) -> int:
+        return self._message.within(self._port.body_bytes_max())
+
     def now(self) -> Settings:
         """The same object as long as nothing changes."""
-        limit = self._message.within(self._port.body_bytes_max())
+        limit = self._limit()
         if limit != self._settings.body_bytes_max:
             self._settings = replace(self._settings, body_bytes_max=limit)
         return self._settings

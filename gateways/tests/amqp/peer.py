@@ -145,6 +145,7 @@ class Peer:
             server.config.frame_max,
             server.config.heartbeat,
             server.body_bytes_max,
+            lambda: server.body_bytes_max,
         )
         self.door = AmqpDoor(server.gateway, self.settings)
         self.link.attach(self.door)

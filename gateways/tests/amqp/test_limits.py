@@ -96,6 +96,22 @@ def test_body_limit() -> None:
     assert closed(peer.ask(publish(1, "", "a", b"0123456789x"))) == (406, text)
 
 
+def test_the_limit_of_bodies_is_that_of_now_at_the_content_header() -> None:
+    """A broker that takes less has joined, or is gone again."""
+    server = Server()
+    peer = server.client()
+    peer.declare("a")
+    method, header, *bodies = split(publish(1, "", "a", bytes(400_000)))
+    assert parse(peer.raw(method + header + b"".join(bodies))) == []
+    server.body_bytes_max = 300_000
+    text = "PRECONDITION_FAILED - message size 400000 is larger than configured max size 300000"
+    assert closed(parse(peer.raw(method + header))) == (406, text)
+    peer.ask(b"".join(bodies) + call(1, "channel.close-ok"), call(1, "channel.open", ""))
+    server.body_bytes_max = 400_000
+    assert parse(peer.raw(method + header + b"".join(bodies))) == []
+    assert peer.count("a") == 2
+
+
 def test_a_slow_reader_stops_being_fetched_for() -> None:
     server = Server(config=AmqpConfig(outbound_bytes_max=50_000))
     peer = server.client()

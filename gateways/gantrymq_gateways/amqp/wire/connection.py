@@ -693,8 +693,10 @@ class Connection:
             error = AmqpError(c.UNEXPECTED_FRAME, text, connection=True)
             self._connection_error(error, events, c.NUMBER_PUBLISH)
             return
-        if size > self._settings.body_bytes_max:
-            text = f"message size {size} is larger than configured max size {self._settings.body_bytes_max}"
+        now = self._settings.body_bytes_now if size > self._payload_max else None
+        limit = now() if now is not None else self._settings.body_bytes_max
+        if size > limit:
+            text = f"message size {size} is larger than configured max size {limit}"
             self.fail(AmqpError(c.PRECONDITION_FAILED, text), number, c.NUMBER_PUBLISH)
             events.append(ChannelFailed(number))
             return

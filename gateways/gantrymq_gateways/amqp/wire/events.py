@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,9 @@ class Settings:
     frame_max: int = 131072
     heartbeat_s: int = 60
     body_bytes_max: int = BODY_BYTES_CEILING
+    """When the connection begins."""
+    body_bytes_now: Callable[[], int] | None = None
+    """The same as brokers come and go; asked for bodies of more than one frame."""
     assembling: Total = field(default_factory=Total)
     """Shared by all connections."""
 
