@@ -111,6 +111,11 @@ class FakePort:
         """The next calls of this name end with these codes and change nothing."""
         self.failures.setdefault(call, []).extend(codes)
 
+    @property
+    def waits(self) -> bool:
+        """Whether anything waits for `run()`."""
+        return bool(self.pending or self.turn or self.tap_records)
+
     def step(self) -> bool:
         """Deliver one waiting answer, or else all callbacks of one turn; False if there was nothing."""
         if self.pending:

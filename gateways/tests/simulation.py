@@ -1,8 +1,7 @@
 """One world under a seed: a broker in memory, the doors before it, and an actor for each door who does what its clients and sinks do.
 
 An actor's promises are checked after every step, and once more when all is healed. The server is killed now and then, for all at once.
-AMQP has no actor: what `gateways/tests/amqp` draws by chance are codecs, tables and matches, without time or a broker. Owners of broker
-groups, and brokers with their disk and network, are simulated in `interop_tests/sim`, over the real wire.
+Owners of broker groups, and brokers with their disk and network, are simulated in `interop_tests/sim`, over the real wire.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import random
 from collections.abc import Callable
 from typing import Protocol
 
+from gantrymq_gateways.amqp.routes import AmqpRoutes
 from gantrymq_gateways.cloudevents.routes import EventRoutes
 from gantrymq_gateways.mqtt.routes import MqttRoutes
 from gateways.tests.fakeport import FakePort
@@ -26,7 +26,7 @@ class Actor(Protocol):
     actions: list[Callable[[], None]]
 
     def published(self, topic: str, payload: bytes) -> None:
-        """Some actor has the server's word that it is stored."""
+        """Some actor has the server's word that it is stored, or is about to get it."""
 
     def check(self) -> None:
         """What holds at any time."""
@@ -44,7 +44,7 @@ class Simulation:
     def __init__(self, mode: str, seed: int) -> None:
         self.mode = mode
         self.random = random.Random(seed)
-        self.port = FakePort(seed, mode, {"mqtt": MqttRoutes, "events": EventRoutes})
+        self.port = FakePort(seed, mode, {"mqtt": MqttRoutes, "events": EventRoutes, "amqp": AmqpRoutes})
         self.order: dict[tuple[str, bytes], int] = {}
         self.actors: tuple[Actor, ...] = ()
 

@@ -8,6 +8,7 @@ import pytest
 
 from gantrymq.net.procedures import order
 from gantrymq_gateways.mqtt.sessions import sessions
+from gateways.tests.amqp.actor import AmqpActor
 from gateways.tests.cloudevents.actor import EventActor
 from gateways.tests.mqtt.actor import MqttActor
 from gateways.tests.simulation import Simulation
@@ -16,7 +17,12 @@ MODES = ["immediate", "late", "shuffled"]
 ACTORS = {
     "mqtt": lambda simulation: [MqttActor(simulation)],
     "events": lambda simulation: [EventActor(simulation)],
-    "together": lambda simulation: [MqttActor(simulation), EventActor(simulation, broker_fails=False)],
+    "amqp": lambda simulation: [AmqpActor(simulation)],
+    "together": lambda simulation: [
+        MqttActor(simulation),
+        EventActor(simulation, broker_fails=False),
+        AmqpActor(simulation),
+    ],
 }
 
 
@@ -38,10 +44,11 @@ def test_a_turn_for_every_piece_of_work(mode: str, seed: int, monkeypatch: pytes
 
 @pytest.mark.parametrize("mode", ["local", "remote"])
 @pytest.mark.parametrize("seed", range(2))
-def test_mqtt_over_the_real_broker(mode: str, seed: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [MqttActor, AmqpActor])
+def test_over_the_real_broker(kind: type[MqttActor | AmqpActor], mode: str, seed: int, tmp_path: Path) -> None:
     simulation = Simulation("late", seed)
-    actor = MqttActor(simulation, mode, tmp_path / "first")
+    actor = kind(simulation, mode, tmp_path / "first")
     try:
         simulation.run(actor)
     finally:
-        actor.world.close()
+        actor.close()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from gantrymq.broker.port import BrokerPort
 from gantrymq.model.limits import BODY_BYTES_CEILING
 from gantrymq.net.testing import FakeLink, ManualClock, ManualTurn, ManualWheel
 from gantrymq_gateways.amqp.config import AmqpConfig
@@ -16,6 +18,7 @@ from gantrymq_gateways.amqp.wire.constants import METHODS, METHODS_BY_NUMBER, PR
 from gantrymq_gateways.amqp.wire.events import Settings
 from gantrymq_gateways.amqp.wire.values import Field, Table
 from gateways.tests.fakeport import FakePort
+from gateways.tests.realport import RealBroker
 
 CLIENT_CAPABILITIES: Table = [
     (name, Field("t", True))
@@ -93,18 +96,28 @@ def publish(
 
 
 class Server:
-    """A gateway over a port, and its clock."""
+    """A gateway over a port, and its clock. `mode`: of FakePort, or `local` or `remote` for the real broker under `directory`."""
 
-    def __init__(self, port: FakePort | None = None, config: AmqpConfig | None = None, mode: str = "immediate") -> None:
+    def __init__(
+        self,
+        port: FakePort | None = None,
+        config: AmqpConfig | None = None,
+        mode: str = "immediate",
+        directory: Path | None = None,
+    ) -> None:
         self.body_bytes_max = BODY_BYTES_CEILING
-        self.port = port or FakePort(mode=mode, routes={"amqp": AmqpRoutes})
         self.config = config or AmqpConfig()
         self.properties = server_properties(self.config, "test")
         self.clock = ManualClock()
         self.turn = ManualTurn()
         self.wheel = ManualWheel(self.clock)
+        shell = (self.clock, self.turn, self.wheel)
+        self.mode = mode
+        self.real = RealBroker(mode, directory, shell, {"amqp": AmqpRoutes}) if directory is not None else None
+        self.port = port or FakePort(mode="late" if self.real else mode, routes={"amqp": AmqpRoutes})
         self.tokens = 0
-        self.gateway = Gateway(self.config, self.port, self.clock, self.turn, self.wheel, self._token)
+        broker_port: BrokerPort = self.real.port if self.real else self.port
+        self.gateway = Gateway(self.config, broker_port, *shell, self._token)
         errors: list[Exception | None] = []
         self.gateway.start(errors.append)
         self.settle()
@@ -114,11 +127,20 @@ class Server:
         self.tokens += 1
         return f"token{self.tokens:017d}"
 
-    def settle(self) -> None:
-        """Run everything that waits."""
-        while self.turn.pending or self.port.pending or self.port.turn or self.port.tap_records:
+    def settle(self) -> bool:
+        """Run everything that waits; True if there was anything."""
+        moved = False
+        while self.turn.pending or self.port.waits or (self.real is not None and self.real.run()):
+            moved = True
             self.turn.run_until_quiet()
             self.port.run()
+        return moved
+
+    def restart(self, port: FakePort) -> Server:
+        """A new start after kill -9: on `port`, or on what the real broker left on its disk."""
+        if self.real is None:
+            return Server(port, self.config)
+        return Server(config=self.config, mode=self.mode, directory=self.real.crash())
 
     def connect(self, loopback: bool = True) -> Peer:
         return Peer(self, loopback)

@@ -136,3 +136,7 @@ class MqttActor:
         for topic in {topic for topic, _ in first}:
             order = [self.simulation.order[message] for message in first if message[0] == topic]
             assert order == sorted(order)
+
+    def close(self) -> None:
+        """Let go of the files of every life."""
+        self.world.close()
