@@ -63,7 +63,10 @@ def project(python: Path, tmp_path: Path) -> Path:
 def word(project: Path, *words: str) -> str:
     """What `./run WORDS` prints; it must end well."""
     python = (project / ".python").read_text()
-    environment = {**os.environ, "PYTHON": python, "TMPDIR": str(project.parent), **guard.mark()}
+    # SPARK_TESTING: Spark Connect, which declarative pipelines speak, listens on any free port.
+    environment = {
+        **os.environ, "PYTHON": python, "TMPDIR": str(project.parent), "SPARK_TESTING": "1", **guard.mark()
+    }  # fmt: skip
     command = [str(project / "run"), *words]
     done = subprocess.run(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=WORD_S
@@ -142,12 +145,35 @@ def test_on_a_servers_topics(project: Path, own_server: Gantry) -> None:
     assert sorted(received(nameserver, "alerts")) == sorted(alerts)
 
 
-def test_the_declarative_pipeline(project: Path, own_server: Gantry) -> None:
-    """As `./run declared`, which needs more packages than the others."""
+def table(folder: Path) -> list[dict[str, object]]:
+    """The rows of a Parquet table, in an order of their own; the day is a folder or a column."""
+    dataset = pytest.importorskip("pyarrow.dataset")
+    days = dataset.partitioning(flavor="hive") if list(folder.glob("day=*")) else None
+    rows = dataset.dataset([str(path) for path in folder.rglob("part-*.parquet")], partitioning=days).to_table()
+    found: list[dict[str, object]] = [{**row, "day": str(row["day"])} for row in rows.to_pylist()]
+    return sorted(found, key=lambda row: (row["device"], row["metric"], row["start"]))
+
+
+def test_the_declarative_pipeline_writes_what_the_submitted_one_does(project: Path, own_server: Gantry) -> None:
+    """`./run declared` to its end, and once more, which goes on where it was."""
     for package in ("grpc", "grpc_status", "yaml", "zstandard"):
-        pytest.importorskip(package, reason=f"pyspark[pipelines] is not installed: there is no {package}")
-    nameserver, _ = filled(project, own_server)
-    word(project, "declared")
-    alerts = received(nameserver, "alerts")
-    assert len(received(nameserver, "telemetry-rejected")) == 5
-    assert len(set(alerts)) == len(alerts) > 10
+        pytest.importorskip(package, reason=f"gantrymq[pipelines] is not installed: there is no {package}")
+    nameserver, count = filled(project, own_server)
+    word(project, "submit", "--master", "local[2]", "--", "--once")
+    check_progress(project, count)
+    settings = project / "settings.toml"
+    text = settings.read_text()
+    with BlockingAdmin(nameserver) as admin:
+        for topic in ("alerts", "telemetry-rejected"):
+            admin.create_topic(f"declared-{topic}", queues=2)
+            text = text.replace(f'"{topic}"', f'"declared-{topic}"')
+    settings.write_text(text)
+    for _ in range(2):
+        assert "Run is COMPLETED" in word(project, "declared")
+        windows = table(project / "out" / "declared" / "tables" / "windows")
+        assert len(windows) > 50
+        assert windows == table(project / "out" / "windows")
+        for topic, least in (("alerts", 10), ("telemetry-rejected", 5)):
+            submitted = received(nameserver, topic)
+            assert len(submitted) >= least
+            assert sorted(received(nameserver, f"declared-{topic}")) == sorted(submitted)
