@@ -296,6 +296,8 @@ def test_groups_and_policies_by_name(server: Guarded) -> None:
     assert {"group": "crew", "users": ["gina", "gus"]} in listed
     assert {"group": "crew2", "users": []} in listed
     assert gantry(server, "auth", "explain", "gus", "pub", "topic:deck1").returncode == 0
+    shown = gantry(server, "user", "show", "gus")
+    assert "topic:deck" in shown.stdout, "what its group may do is told with the user"
     assert gantry(server, "auth", "group", "delete", "crew", "gus", "--yes").returncode == 0
     assert gantry(server, "auth", "explain", "gus", "pub", "topic:deck1").returncode == 1
     assert gantry(server, "auth", "explain", "gina", "pub", "topic:deck1").returncode == 0

@@ -16,6 +16,7 @@ from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.api import Link, Wheel
 from gantrymq.net.held.outbound import Pieces
 from gantrymq.net.tls.identity import is_listed
+from gantrymq.remoting import overview_codes
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.connection import Connection
 from gantrymq.remoting.constants import FLAG_RESPONSE, RequestCode, ResponseCode
@@ -62,12 +63,17 @@ def code_of(error: ErrorCode) -> int:
     return int(RESPONSE_CODES.get(error, ResponseCode.SYSTEM_ERROR))
 
 
+OWN_NAMES: Final = {
+    code: name for name, code in vars(overview_codes).items() if name.isupper() and isinstance(code, int)
+}
+
+
 def code_name(code: int) -> str:
-    """`NAME (number)` of a request code, the number alone if nobody knows it."""
+    """`NAME (number)` of a request code, RocketMQ's or ours; the number alone if nobody knows it."""
     try:
         return f"{RequestCode(code).name} ({code})"
     except ValueError:
-        return str(code)
+        return f"{OWN_NAMES[code]} ({code})" if code in OWN_NAMES else str(code)
 
 
 class RemotingDoor:

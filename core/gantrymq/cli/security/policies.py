@@ -20,8 +20,8 @@ def only(subject: str, policies: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [each for each in policies if as_typed(each["subject"]) == as_typed(subject)]
 
 
-def show_policies(policies: list[dict[str, Any]], json_: bool) -> None:
-    """A line per rule."""
+def show_policies(policies: list[dict[str, Any]], json_: bool, nothing: str = "there is no such policy") -> None:
+    """A line per rule; `nothing` where there is none."""
     cells = []
     for policy in policies:
         for group in policy.get("policies") or ():
@@ -42,4 +42,4 @@ def show_policies(policies: list[dict[str, Any]], json_: bool) -> None:
                 )
     if not json_:
         heads = ("subject", "", "actions", "resource", "from")
-        CONSOLE.print(listing(heads, cells) if cells else "there is no such policy")
+        CONSOLE.print(listing(heads, cells) if cells else nothing)

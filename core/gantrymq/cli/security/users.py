@@ -173,14 +173,17 @@ def list_(
 
 @user_app.command()
 def show(name: Name, nameserver: Nameserver = None, json_: Json = False) -> None:
-    """One user and its policy."""
+    """One user, its policy and those of its groups."""
 
     async def work(admin_: Any) -> None:
         from gantrymq.client.accounts import Accounts
 
         accounts = Accounts(admin_)
-        show_users([await accounts.user(name)], json_)
-        show_policies(only(f"user:{name}", await accounts.policies(f"user:{name}")), json_)
+        user = await accounts.user(name)
+        show_users([user], json_)
+        subjects = [f"user:{name}", *[f"group:{group}" for group in user.get("groups") or ()]]
+        found = [each for subject in subjects for each in only(subject, await accounts.policies(subject))]
+        show_policies(found, json_, "no policy says what it may do")
 
     run(work, nameserver)
 

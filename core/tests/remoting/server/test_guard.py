@@ -17,7 +17,7 @@ from gantrymq.net.doors.threshold import Terms, Threshold
 from gantrymq.net.testing import FakeLink, ManualClock, ManualWheel
 from gantrymq.remoting.codec import Command
 from gantrymq.remoting.constants import RequestCode
-from gantrymq.remoting.door import RemotingDoor
+from gantrymq.remoting.door import RemotingDoor, code_name
 from gantrymq.remoting.gateway_codes import FIRST_CODE, MEMBER_BEGIN
 from gantrymq.remoting.server.guard import ALLOWED_MAX, WRONG_MAX, Guard
 
@@ -236,3 +236,7 @@ def test_a_large_frame_is_read_for_whoever_has_a_token() -> None:
         world.link.expect = expected.append  # type: ignore[method-assign]
         world.guard.ask_for_room(with_token(text), 5_000)
         assert bool(expected) is more
+
+
+def test_codes_of_ours_have_names_in_logs_and_the_audit_trail() -> None:
+    assert [code_name(code) for code in (31, 60123, 64999)] == ["GET_MIN_OFFSET (31)", "TOPIC_LIST (60123)", "64999"]
