@@ -109,6 +109,24 @@ def test_sessions_and_subscriptions(managed: tuple[Gantry, str]) -> None:
         assert (shown["types"], shown["protocol"]) == (["a.b"], "events")
 
 
+def test_a_session_shows_its_filters_wherever_their_rows_are(managed: tuple[Gantry, str]) -> None:
+    server, _ = managed
+    texts = [f"owned-m/{number}" for number in range(75)]  # from the 33rd on each has a row of its own
+    kept = Paho(server, "owned-many", clean=False).start()
+    kept.subscribe(*[(text, 1) for text in texts])
+    kept.stop()
+    sender = Paho(server, "owned-sender").start()
+    for text in (texts[0], texts[40], texts[74]):
+        sender.publish(text, "x")
+    sender.stop()
+    (listed,) = [row for row in rows(server, "session", "list") if row["client"] == "owned-many"]
+    assert (listed["filters"], listed["waiting"]) == (75, 3)
+    (shown,) = rows(server, "session", "show", "owned-many")
+    assert shown["filters"] == sorted(texts)
+    assert shown["waiting"] == 3
+    assert all(text in run(server, "session", "show", "owned-many").stdout for text in texts)
+
+
 def test_connections(managed: tuple[Gantry, str]) -> None:
     server, api = managed
     connection = connect(server)
