@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from gantrymq.auth.authority import AMQP_NATIVE, CONFIGURE, EXCHANGE, QUEUE, READ, WRITE, Identity
 from gantrymq.auth.resources import Action, Kind
 from gantrymq.auth.rights import Decision
-from gantrymq_gateways.amqp.origin import ROOT, full_name, local, prefix_of
+from gantrymq_gateways.amqp.origin import ROOT, clean, full_name, local, prefix_of
 from gantrymq_gateways.amqp.properties.mapping import topic_of
 from gantrymq_gateways.amqp.wire.constants import ACCESS_REFUSED, NOT_ALLOWED, AmqpError
 from gantrymq_gateways.amqp.wire.values import lookup, text_of
@@ -31,6 +31,9 @@ WORDS: Final = ("configure", "write", "read", "passive")
 
 GENERATED: Final = "amq.gen-"
 """How names begin that the server makes: an empty name in a declaration."""
+
+PUBLISHABLE_MAX: Final = 1000
+"""Places remembered that a connection may publish to."""
 
 DEFAULT_NAME: Final = "amq.default"
 """What permissions call the default exchange."""
@@ -205,3 +208,26 @@ def check_vhost(identity: Identity, vhost: str) -> None:
         text = f"access to vhost '{vhost}' refused for user '{identity.name}'"
         identity.refused(DOOR, "open", f"vhost {vhost}", "no permission in this vhost")
         raise AmqpError(NOT_ALLOWED, text, connection=True)
+
+
+class Publishable:
+    """Where a connection may publish to: arguments of basic.publish that are allowed, as far as it was asked."""
+
+    __slots__ = ("_allowed",)
+
+    def __init__(self) -> None:
+        self._allowed: set[bytes] = set()
+
+    def check(self, identity: Identity, arguments: bytes, vhost: str) -> None:
+        """Raises AmqpError for what the user may not publish."""
+        if arguments not in self._allowed:
+            at = 3 + arguments[2]  # behind two bytes of a ticket
+            exchange, key = arguments[3:at], arguments[at + 1 : at + 1 + arguments[at]]
+            check_publish(identity, clean(exchange.decode("utf-8", "replace")), key.decode("utf-8", "replace"), vhost)
+            if len(self._allowed) >= PUBLISHABLE_MAX:
+                self._allowed.clear()
+            self._allowed.add(arguments)
+
+    def forget(self) -> None:
+        """Something changed: all is asked again."""
+        self._allowed.clear()

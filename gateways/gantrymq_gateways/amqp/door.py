@@ -25,7 +25,7 @@ from gantrymq_gateways.amqp.login import Login
 from gantrymq_gateways.amqp.messages.publish import Publisher, PublishingChannel, UnknownExchangeError
 from gantrymq_gateways.amqp.messages.timeouts import timed_out
 from gantrymq_gateways.amqp.messages.tracing import trace
-from gantrymq_gateways.amqp.origin import DEFAULT_EXCHANGE, ROOT, clean, local
+from gantrymq_gateways.amqp.origin import DEFAULT_EXCHANGE, ROOT, local
 from gantrymq_gateways.amqp.vhosts.registry import said_in
 from gantrymq_gateways.amqp.wire.connection import Asked, Connection
 from gantrymq_gateways.amqp.wire.constants import (
@@ -38,7 +38,6 @@ from gantrymq_gateways.amqp.wire.constants import (
     NOT_ALLOWED,
     NOT_FOUND,
     NUMBER_PUBLISH,
-    PRECONDITION_FAILED,
     RESOURCE_ERROR,
     AmqpError,
 )
@@ -54,6 +53,7 @@ from gantrymq_gateways.amqp.wire.events import (
     Publish,
     Settings,
 )
+from gantrymq_gateways.amqp.wire.failures import amqp_error
 from gantrymq_gateways.amqp.wire.login import credentials_of
 
 if TYPE_CHECKING:
@@ -70,33 +70,8 @@ HANDLERS: Final[dict[str, Handler]] = {**channels.HANDLERS, **declare.HANDLERS, 
 
 BACKLOG_MAX: Final = 1000
 """Events of one connection that wait for an earlier one before we stop reading."""
-PUBLISHABLE_MAX: Final = 1000
-"""Places remembered that a connection may publish to."""
 BLOCKED_MS: Final = 1000
 """How long a publisher waits after the broker refused a message for lack of room; then it may try again."""
-
-_ERROR_CODES: Final = {
-    ErrorCode.TOPIC_LIMIT: PRECONDITION_FAILED,
-    ErrorCode.LIMIT_REACHED: PRECONDITION_FAILED,
-    ErrorCode.TOPIC_NOT_FOUND: PRECONDITION_FAILED,
-    ErrorCode.NAME_INVALID: PRECONDITION_FAILED,
-    ErrorCode.MESSAGE_TOO_LARGE: PRECONDITION_FAILED,
-    ErrorCode.MESSAGE_ILLEGAL: PRECONDITION_FAILED,
-    ErrorCode.PROPERTIES_TOO_LARGE: PRECONDITION_FAILED,
-    ErrorCode.ILLEGAL_ARGUMENT: PRECONDITION_FAILED,
-    ErrorCode.NO_PERMISSION: 403,
-    ErrorCode.QUEUE_NOT_FOUND: NOT_FOUND,
-    ErrorCode.NOT_FOUND: NOT_FOUND,
-    ErrorCode.BUSY: 506,
-    ErrorCode.STORE_FULL: 506,
-}
-"""Failures of the broker as reply codes; every other one is 541. Codes from 500 on end the connection."""
-
-
-def amqp_error(error: GantryError) -> AmqpError:
-    """A failure of the broker on AMQP's terms."""
-    code = _ERROR_CODES.get(error.code, INTERNAL_ERROR)
-    return AmqpError(code, error.text, connection=code >= 500)
 
 
 def _body_bytes(event: Event) -> int:
@@ -139,8 +114,7 @@ class AmqpDoor:
         self._login: Login | None = None
         self._lifetime: Ending | None = None
         """Of its token."""
-        self._publishable: set[bytes] = set()
-        """Arguments of basic.publish that are allowed, as far as it was asked."""
+        self._publishable = access.Publishable()
         self._orphaned = False
         """The peer left without goodbye: what it published before is still stored."""
 
@@ -300,7 +274,7 @@ class AmqpDoor:
                     consumer.queue.remove(consumer)
                     channel.cancelled(consumer)
                     self.gateway.consumer_left(consumer)
-        self._publishable.clear()
+        self._publishable.forget()
         self._link.mark()
 
     def received(self, data: bytes) -> int:
@@ -575,7 +549,7 @@ class AmqpDoor:
             return
         try:
             if self.identity is not None:
-                self._check_publish(self.identity, event)
+                self._publishable.check(self.identity, event.arguments, self.vhost)
             publisher.publish(channel, event, channel.transaction)
             if self.gateway.tracers:
                 trace(self.gateway, self.vhost, event, self.who(), channel.transaction)
@@ -583,18 +557,6 @@ class AmqpDoor:
             self._fail(channel, error, NUMBER_PUBLISH)
         except UnknownExchangeError as unknown:
             self._run(channel, self._lookup(channel, event, unknown.name), NUMBER_PUBLISH)
-
-    def _check_publish(self, identity: Identity, event: Publish) -> None:
-        """Raises AmqpError; what was allowed is asked again when something changed."""
-        arguments = event.arguments
-        if arguments not in self._publishable:
-            at = 3 + arguments[2]  # behind two bytes of a ticket
-            exchange, key = arguments[3:at], arguments[at + 1 : at + 1 + arguments[at]]
-            names = clean(exchange.decode("utf-8", "replace")), key.decode("utf-8", "replace")
-            access.check_publish(identity, *names, self.vhost)
-            if len(self._publishable) >= PUBLISHABLE_MAX:
-                self._publishable.clear()
-            self._publishable.add(arguments)
 
     def check_keys(self, exchange: str, keys: list[str]) -> None:
         """See publish.Publishers."""
