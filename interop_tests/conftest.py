@@ -33,9 +33,21 @@ def patience() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module", params=["combined", "separated"])
+TWO_GROUPS = ("test_amqp_clients", "test_amqp_queues", "test_amqp_routing", "test_mqtt_amqtt", "test_mqtt_paho")
+"""Modules whose tests hold with two broker groups, too: about half of what they use lies in another group than what they publish to."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "server" in metafunc.fixturenames:
+        shapes = ["combined", "separated"]
+        slow = pytest.param("two groups", marks=pytest.mark.slow)
+        more = [slow] if metafunc.module.__name__.rpartition(".")[2] in TWO_GROUPS else []
+        metafunc.parametrize("server", [*shapes, *more], indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gantry]:
-    """A running installation, once as one process and once as three."""
+    """A running installation, once as one process and once as three; of some modules also as four, with two broker groups."""
     gantry = Gantry(tmp_path_factory.mktemp("gantry"), request.param)
     try:
         yield gantry.start()

@@ -164,7 +164,7 @@ class Process:
 
 
 class Gantry:
-    """A whole installation: one process (`combined`) or three (`separated`: nameserver, broker, gateways)."""
+    """A whole installation: one process (`combined`), three (`separated`: nameserver, broker, gateways), or four with two brokers (`two groups`)."""
 
     def __init__(self, directory: Path, shape: str = "combined", settings: tuple[str, ...] = ()) -> None:
         self.directory = directory
@@ -198,6 +198,9 @@ class Gantry:
             return
         self._add("nameserver", ["nameserver", *data])
         where = ["--nameserver", self.doors["nameserver"]]
+        if self.shape == "two groups":
+            other = ["--data", str(self.directory / "other"), *self.settings, "--set=broker.name=other"]
+            self._add("other broker", ["broker", *where, *other])
         self._add("broker", ["broker", *where, *data])
         self._add("gateway", ["gateway", "mqtt", "amqp", "cloudevents", *where, *data])
 

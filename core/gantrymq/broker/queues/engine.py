@@ -14,7 +14,7 @@ from heapq import heappop
 from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.broker.consuming.priorities import PriorityWindow, Room
-from gantrymq.broker.port import PASSING
+from gantrymq.broker.port import FOR_QUEUE, PASSING
 from gantrymq.broker.queues.managed import NEVER, ManagedQueue
 from gantrymq.broker.queues.streams import Stream, Streams
 from gantrymq.broker.queues.taken import TakenOut
@@ -558,9 +558,22 @@ class QueueEngine:
                 "queue %s: no dead letter of a record can be made: %s: %s", policy.name, type(error).__name__, error
             )
             return None
-        if made is None or self._broker.topics.get(made[0].topic) is None:
+        if made is None or not self._has_topic(made[0].topic):
             return None  # RabbitMQ: an exchange that does not exist takes nothing
         return made
+
+    def _has_topic(self, name: str) -> bool:
+        """Every broker group has all bindings, but the topic of an exchange is only where it was declared or published to: elsewhere it is made."""
+        if self._broker.topics.get(name) is not None:
+            return True
+        if not self._broker.router.names_topic(name):
+            return False
+        try:
+            self._broker.ensure_topic(name, FOR_QUEUE, self._broker.gateway_config.queues)
+        except GantryError as error:
+            log.warning("topic %s of dead letters cannot be made: %s", name, error)
+            return False
+        return True
 
     def _keep(self, queue: ManagedQueue, reason: str, offsets: list[int]) -> None:
         """Nothing takes them yet: they stay out of the queue, and in it for a start."""

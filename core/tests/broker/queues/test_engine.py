@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
@@ -32,7 +33,9 @@ class Letters:
     ) -> tuple[Message, frozenset[str]] | None:
         trail = " ".join([message.property("TRAIL"), f"{queue}:{reason}"]).strip()
         tag = target["tag"]
-        made = Message("t", message.body, props.encode({props.TAGS: tag, "TRAIL": trail}), tag, (), 0)
+        made = Message(
+            target.get("topic", "t"), message.body, props.encode({props.TAGS: tag, "TRAIL": trail}), tag, (), 0
+        )
         made.demand_route = "prefix"
         return made, frozenset(step.partition(":")[0] for step in trail.split(" ")) if target.get(
             "once"
@@ -218,6 +221,30 @@ def test_nobody_takes_the_dead_letters(node: QueueNode) -> None:
     assert node.store.written_position > end, "their acknowledgements"
     window = node.broker.cursors.by_id[queue.cursor].window
     assert window.floor == 2
+
+
+def test_the_topic_of_dead_letters_is_made_where_only_a_binding_is_known(node: QueueNode) -> None:
+    """Over several broker groups an exchange's topic is where it was declared, its bindings are everywhere."""
+    light = node.call("create_light")
+    policy = Policy(name="a", dead_kind="prefix", dead_target={"tag": "dead", "topic": "x"})
+    queue = Queue(node, "a", policy)
+    queue.send(b"0")
+    queue.settle(queue.take(), Outcome.DROP)
+    assert node.broker.topics.get("x") is None, "nobody has bound it: it takes nothing"
+    node.call("add_route", Route("rx", "prefix", "x", "dead", light))
+    queue.send(b"1")
+    queue.settle(queue.take(), Outcome.DROP)
+    sink = node.call("open_cursor", f"~{light}", "g", EARLIEST).cursor
+    assert [found.message.body for found in node.call("acquire", sink, 1, 10, HUGE)] == [b"1"]
+
+
+def test_a_topic_of_dead_letters_that_cannot_be_made_takes_nothing(node: QueueNode) -> None:
+    node.call("add_route", Route("rx", "prefix", "x", "dead", node.call("create_light")))
+    queue = Queue(node, "a", Policy(name="a", dead_kind="prefix", dead_target={"tag": "dead", "topic": "x"}))
+    queue.send(b"0")
+    node.broker.topics_config = replace(node.broker.topics_config, auto_create=False)
+    queue.settle(queue.take(), Outcome.DROP)
+    assert [queue.ready(), node.broker.topics.get("x")] == [0, None]
 
 
 def test_what_went_round_does_not_enter_again(node: QueueNode) -> None:
