@@ -35,20 +35,23 @@ RULES = [
 
 
 class Operator(Service):
-    """Its users have the password NAME-pass; `closed`: it answers nonsense."""
+    """Its users have the password NAME-pass; `closed`: it answers nonsense; `gone`: users whom it takes no more."""
 
     closed = False
 
     def __init__(self) -> None:
+        self.gone: set[str] = set()
+        self.rules = RULES
         super().__init__(self._decide)
 
     def _decide(self, head: bytes, body: bytes) -> bytes:
         if self.closed:
             return b"HTTP/1.1 503 Service Unavailable\r\n\r\n"
         said: dict[str, str] = {name: each[0] for name, each in parse_qs(body.decode()).items()}
-        if b"\r\nX-Key: s3kret\r\n" not in head or said.get("password") != f"{said['username']}-pass":
+        right = "refresh" in said or said.get("password") == f"{said['username']}-pass"
+        if b"\r\nX-Key: s3kret\r\n" not in head or not right or said["username"] in self.gone:
             return ok(b"deny")
-        return ok(json.dumps({"result": "allow", "rules": RULES}).encode())
+        return ok(json.dumps({"result": "allow", "rules": self.rules}).encode())
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +65,8 @@ def operator() -> Iterator[Operator]:
 def server(operator: Operator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     directory = tmp_path_factory.mktemp("gantry")
     (directory / "header").write_text("X-Key: s3kret\n")
-    settings = (f"auth.http_url={operator.url}", f"auth.http_header_file={directory}/header", "auth.http_cache_ms=0")
+    settings = (f"auth.http_url={operator.url}", f"auth.http_header_file={directory}/header", "auth.http_cache_ms=0",
+                "auth.http_refresh_ms=1000")  # fmt: skip
     gantry = Guarded(directory, settings=settings)
     try:
         gantry.start()
@@ -176,3 +180,38 @@ def test_an_account_of_the_name_that_is_disabled_shows_it_out(server: Guarded) -
         connection.process_data_events(20)
     with pytest.raises(pika.exceptions.ProbableAuthenticationError):
         amqp(server, "dave-pass", "dave")
+
+
+def test_open_connections_end_when_it_takes_their_users_no_more(server: Guarded, operator: Operator) -> None:
+    connection = amqp(server, "eve-pass", "eve")
+    said, client, _ = mqtt(server, "eve", "eve-pass")
+    assert said == "Success"
+    ended: list[str] = []
+    client.on_disconnect = lambda c, data, flags, reason, more: ended.append(str(reason))
+    other = amqp(server, "frank-pass", "frank")
+    operator.gone.add("eve")
+    try:
+        with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="the login of user eve was withdrawn"):
+            connection.process_data_events(20)
+        until(lambda: ended)
+        assert ended[0] == "Not authorized"
+    finally:
+        client.loop_stop()
+    other.process_data_events(0)
+    other.close()
+
+
+def test_a_consumer_whose_right_it_takes_back_is_cancelled(server: Guarded, operator: Operator) -> None:
+    connection = amqp(server, "gina-pass", "gina")
+    channel = connection.channel()
+    channel.queue_declare("jobs", durable=True)
+    cancelled: list[str] = []
+    channel.add_on_cancel_callback(lambda frame: cancelled.append(frame.method.consumer_tag))
+    tag = channel.basic_consume("jobs", lambda *_: None)
+    operator.rules = RULES[2:]
+    try:
+        until(lambda: connection.process_data_events(0.1) or cancelled)
+        assert cancelled == [tag]
+    finally:
+        operator.rules = RULES
+    connection.close()

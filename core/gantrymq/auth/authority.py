@@ -50,6 +50,7 @@ ADMIN: Final = Decision(True, "administrator")
 GONE: Final = Decision(False, "the user was deleted or disabled")
 EXPIRED: Final = Decision(False, "the token has expired")
 ENDED: Final = Decision(False, "the login has expired")
+WITHDRAWN: Final = Decision(False, "the service of auth.http_url takes the login no more")
 OVER: Final = Decision(False, "the token has expired or was deleted")
 NOT_LOADED: Final = "users are not known yet: come again"
 
@@ -87,6 +88,8 @@ class Identity:
         if self._rights is None or self._epoch != authority.epoch:
             self._epoch = authority.epoch
             token = self.token
+            if token is not None and token.held is not None:
+                token = self.token = token.held.revised(token)
             self._user = authority.user(self.name) if token is None else authority.user_of(token)
             policies = authority.policies_of(self.name, None if token is None else token.groups)
             if token is not None and token.policy is not None:
@@ -98,7 +101,8 @@ class Identity:
 
     def _token_is_over(self) -> bool:
         if self.token is not None:
-            return self._authority.is_over(self.token)
+            held = self.token.held
+            return (held is not None and held.withdrawn) or self._authority.is_over(self.token)
         return self.own_token is not None and not self._authority.is_good(self.own_token)
 
     @property
@@ -107,12 +111,14 @@ class Identity:
         if not self._token_is_over():
             return GONE
         if self.token is not None and self.token.by_backend:
-            return ENDED
+            return WITHDRAWN if self.token.held is not None and self.token.held.withdrawn else ENDED
         return EXPIRED if self.own_token is None else OVER
 
     @property
     def farewell(self) -> str:
         """What a door says whose client is not alive any more."""
+        if self.gone is WITHDRAWN:
+            return f"the login of user {self.name} was withdrawn"
         if self.gone is ENDED:
             return f"the login of user {self.name} has expired"
         if self.gone is not GONE:
@@ -337,11 +343,15 @@ class Authority:
         self._changed(table)
 
     def _changed(self, table: str) -> None:
-        self.epoch += 1
         if table == USERS:
             self._secrets.clear()
             users = self._users.values()
             self._certificates = {name: user.name for user in users for name in user.certificates}
+        self.rights_changed()
+
+    def rights_changed(self) -> None:
+        """Somebody's: all are looked at anew."""
+        self.epoch += 1
         if not self._telling and self._watchers:
             self._telling = True
             self._soon(self._tell)

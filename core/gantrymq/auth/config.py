@@ -69,6 +69,12 @@ class AuthConfig:
         least=1_000,
         most=30 * 86_400_000,
     )
+    http_refresh_ms: int = setting(
+        0,
+        "the service is asked again, without the password, about who is connected, after so long each: what it changes or takes back counts for open connections; 0: at logins only",
+        least=0,
+        most=86_400_000,
+    )
     verified_ms: int = setting(
         600_000,
         "a password that was right is known so long, by a keyed hash in memory: a fleet that reconnects is not hashed again",

@@ -60,6 +60,7 @@ def authority_of(
     authority = Authority(config, logins, soon, audit, partial(hashes_of, with_verifier=config.scram), tokens)
     if config.http_url:
         authority.backend = Backend(config, logins, wheel, now_ms, _exchange_of(config))
+        authority.backend.attach(authority.rights_changed)
     return authority
 
 

@@ -70,6 +70,12 @@ def body_of(form: bool, user: str, password: str, client_id: str, address: str) 
         return None
 
 
+def body_again(form: bool, user: str, client_id: str, address: str) -> bytes:
+    """What is asked about who is here: `refresh` instead of a password."""
+    said = {"username": user, "client_id": client_id, "address": address, "refresh": "true"}
+    return urlencode(said).encode("ascii") if form else json.dumps(said, ensure_ascii=False).encode()
+
+
 def read_answer(user: str, body: bytes) -> Verdict:
     """`allow` with groups behind it, or `deny` (RabbitMQ's HTTP back end), or an object in JSON. Raises `AnswerError`."""
     text = body.strip()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from gantrymq.auth.config import AuthConfig
 from gantrymq.auth.rows import Policy, check_name
@@ -20,6 +20,15 @@ GROUPS_MAX: Final = 100
 NO_KEYS: Final = "the keys of tokens are not known yet: come again"
 
 
+class Held(Protocol):
+    """What holds now of a login that is asked about again."""
+
+    @property
+    def withdrawn(self) -> bool: ...
+
+    def revised(self, user: TokenUser) -> TokenUser: ...
+
+
 @dataclass(frozen=True, slots=True)
 class TokenUser:
     """Who a token is."""
@@ -33,6 +42,8 @@ class TokenUser:
     """Rights that came with the login."""
     by_backend: bool = False
     """It is no token: the HTTP back end said so."""
+    held: Held | None = None
+    """What the back end says now, where it is asked again."""
 
 
 def is_token(text: str) -> bool:

@@ -59,6 +59,7 @@ class World:
         self.authority = Authority(config, self.logins, lambda callback: callback(), audit)
         self.backend = Backend(config, self.logins, self.wheel, lambda: self.wall_ms, _exchange_of(config))
         self.authority.backend = self.backend
+        self.backend.attach(self.authority.rights_changed)
         self.authority.load(USERS, {user.name: encode(user) for user in users})
         rules = {"group:devs": (Rule("topic:dev*", ("pub",)), Rule("topic:secret", ("all",), False))}
         self.authority.load(POLICIES, {name: encode(Policy(name, found)) for name, found in rules.items()})
@@ -370,11 +371,15 @@ def test_the_service_of_the_page(tmp_path: Path) -> None:
 
     async def work() -> None:
         url = f"http://127.0.0.1:{server.server_port}/"
-        world = World(url, http_header_file=str(tmp_path / "header"))
+        world = World(url, http_header_file=str(tmp_path / "header"), http_refresh_ms=60_000)
         press = await world.login("press-7", "change-me")
         assert isinstance(press, Identity)
         assert press.decide_mqtt(Action.PUB, "plant/press-7/x", "plant").allowed
         assert await world.login("press-7", "other") == WRONG
+        world.wheel.advance(62_000)
+        while not world.backend.refreshed:
+            await asyncio.wait(world.backend._asking)
+        assert world.backend.refreshed == {"same": 1}
         assert await world.login("nobody", "") == WRONG
         assert await World(url).login("press-7", "change-me") == WRONG
 
