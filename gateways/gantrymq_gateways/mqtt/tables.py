@@ -130,13 +130,16 @@ class SessionTable:
         """Of sessions whose row says nothing."""
         self._ends: dict[str, int] = {}
         """Client id -> when the session expires, its client being away."""
+        self._last_end_ms = 0
+        """The time that was noted last: one object for all sessions of a start."""
         self._ends_heap: list[tuple[int, str]] = []
         """The same by time; what `_ends` does not have so is of the past."""
         self._users: dict[int, int] = {}
         """Light queue -> number of stored sessions that use it."""
         self._filter_of: dict[int, bytes] = {}
         """Rows of `mqtt_filter`."""
-        self._light_of: dict[str, int] = {}
+        self._light_of: dict[bytes, int] = {}
+        """By filter, which is the row itself where that has no mark."""
         self._unused_since: dict[int, int] = {}
         self._fresh_since: dict[int, int] = {}
         """Of unused light queues, when every gateway began to count its grace time; not known of what was unused at the start."""
@@ -256,6 +259,9 @@ class SessionTable:
         self._expires(client_id, left_ms + expiry_ms)
 
     def _expires(self, client_id: str, at_ms: int) -> None:
+        if at_ms == self._last_end_ms:
+            at_ms = self._last_end_ms
+        self._last_end_ms = at_ms
         self._ends[client_id] = at_ms
         heapq.heappush(self._ends_heap, (at_ms, client_id))
         if len(self._ends_heap) > 2 * len(self._ends) + 1_000:
@@ -293,7 +299,7 @@ class SessionTable:
         light = int(key)
         old = self._filter_of.pop(light, None)
         if old is not None:
-            text = _text(old)
+            text = old.partition(_MARK)[0]
             if self._light_of.get(text) == light:
                 del self._light_of[text]
         if value != old:
@@ -302,7 +308,7 @@ class SessionTable:
             return
         self._filter_of[light] = value
         if value != removed(value):
-            self._light_of.setdefault(_text(value), light)
+            self._light_of.setdefault(value.partition(_MARK)[0], light)
         if light not in self._users:
             self._unused(light, now_ms)
 
@@ -312,7 +318,7 @@ class SessionTable:
 
     def light_of(self, text: str) -> int:
         """The light queue that a filter feeds, 0 if it has none."""
-        return self._light_of.get(text, 0)
+        return self._light_of.get(text.encode(), 0)
 
     def is_safe(self, light: int, now_ms: int) -> bool:
         """No gateway is about to remove it: it is in use, or was lately."""
