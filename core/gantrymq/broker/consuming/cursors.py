@@ -209,10 +209,10 @@ class Cursors:
                 for offset in offsets:
                     window.done(offset)
             elif kind is AckKind.COUNT:
-                window.counts[offsets[0]] = offsets[1]
+                window.count(offsets[0], offsets[1])
             elif kind is AckKind.BACK:
                 for offset in offsets:
-                    window.counts[offset] = window.counts.get(offset, 0) + 1
+                    window.count(offset, window.counts.get(offset, 0) + 1)
             elif kind is AckKind.CUT:
                 window.cut(offsets[0])
             else:

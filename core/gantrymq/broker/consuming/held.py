@@ -52,7 +52,7 @@ class Held:
         """Those records are in the log. What is rejected and has a dead letter to come goes its own way from here."""
         for cursor, offset, outcome, holder in self._alive():
             if outcome is Outcome.DROP and cursor.managed is not None:
-                cursor.window.inflight[offset] = holder
+                cursor.window.hold((offset,), holder)
                 self._cursors.settle([(cursor.id, offset, outcome)])
             elif outcome in _DONE:
                 cursor.window.done(offset)
@@ -64,7 +64,7 @@ class Held:
         """Nothing of it was stored: who had them has them again, or, where he is gone, they come back."""
         for cursor, offset, _, holder in self._alive():
             if self._cursors.has(holder, cursor):
-                cursor.window.inflight[offset] = holder
+                cursor.window.hold((offset,), holder)
             else:
                 self._give_back(cursor, offset, True, holder)
                 self._cursors.note_back(cursor, [offset])
@@ -75,7 +75,7 @@ class Held:
         return [entry for entry in self._entries if known.get(entry[0].id) is entry[0]]
 
     def _give_back(self, cursor: Cursor, offset: int, delivered: bool, holder: int) -> None:
-        cursor.window.inflight[offset] = holder
+        cursor.window.hold((offset,), holder)
         cursor.window.give_back(offset, delivered)
         if cursor.managed is not None:
             cursor.managed.came_back([offset])

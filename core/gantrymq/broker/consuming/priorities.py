@@ -116,7 +116,7 @@ class PriorityWindow(AckWindow):
         if self.weigh is not None:
             for offset in offsets:
                 self._count_out(offset)
-        self.inflight.update(dict.fromkeys(offsets, holder))
+        self.hold(offsets, holder)
         for level in {self._priorities[offset] for offset in offsets}:
             self._levels[level].trim(self._live)
         self._taken = max(self._taken, max(offsets) + 1)
@@ -168,7 +168,7 @@ class PriorityWindow(AckWindow):
         if self.inflight.pop(offset, None) is None:
             return False
         if delivered:
-            self.counts[offset] = self.counts.get(offset, 0) + 1
+            self.count(offset, self.counts.get(offset, 0) + 1)
         insort(self._levels[level].back, offset)
         self._live.add(offset)
         self._count_in(offset)

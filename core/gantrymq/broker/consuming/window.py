@@ -8,14 +8,34 @@ returned (served before anything newer, lowest offset first). Pure: no clock, no
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn
 
 MARK_STEP = 1_000
 """The delivered mark runs ahead by the consumers' credit window, so that one record covers that many deliveries; by no more than this."""
 
 
+def _refuse(*arguments: Any) -> NoReturn:
+    raise TypeError("the empty table of idle windows is shared: give the window one of its own")
+
+
+class _NoTable(dict[int, int]):
+    """Of every window that has nothing: of a million queues most are idle. `AckWindow.hold` and `count` make a table when there is something."""
+
+    __setitem__ = __ior__ = update = setdefault = _refuse
+
+
+class _NoList(list[int]):
+    __setitem__ = __iadd__ = append = extend = insert = _refuse
+
+
+NO_TABLE: dict[int, int] = _NoTable()
+NO_LIST: list[int] = _NoList()
+NO_BITS = bytearray()
+
+
 class AckWindow:
-    """See the module. Offsets are queue offsets."""
+    """See the module. Offsets are queue offsets. Others change `inflight` and `counts` by `hold` and `count` alone, and replace `returned`."""
 
     __slots__ = (
         "_base",
@@ -36,11 +56,11 @@ class AckWindow:
         self.next_offset = start
         self.marked = start
         """Offsets below it were possibly delivered before a crash."""
-        self.inflight: dict[int, int] = {}
+        self.inflight = NO_TABLE
         """Offset to holder."""
-        self.returned: list[int] = []
+        self.returned = NO_LIST
         """Sorted ascending."""
-        self.counts: dict[int, int] = {}
+        self.counts = NO_TABLE
         """Deliveries so far, only of offsets that came back or are in flight again."""
         self.ahead: set[int] | None = None
         """Offsets from `next_offset` on that were taken out (`take_out`): whoever comes there passes over them."""
@@ -48,9 +68,22 @@ class AckWindow:
         """Bytes of an entry, for whoever asks for `extra_bytes`."""
         self._extra: int | None = 0
         """These, kept up to date; None: to be summed again."""
-        self._bits = bytearray()
+        self._bits = NO_BITS
         """One bit per entry from `_base` on: done out of order."""
         self._base = start & ~7
+
+    def hold(self, offsets: Iterable[int], holder: int) -> None:
+        """These are in flight."""
+        if self.inflight is NO_TABLE:
+            self.inflight = dict.fromkeys(offsets, holder)
+        else:
+            self.inflight.update(dict.fromkeys(offsets, holder))
+
+    def count(self, offset: int, deliveries: int) -> None:
+        """It was delivered so often."""
+        if self.counts is NO_TABLE:
+            self.counts = {}
+        self.counts[offset] = deliveries
 
     def unacked(self) -> int:
         """Entries in flight."""
@@ -154,13 +187,15 @@ class AckWindow:
         if self.weigh is not None:
             for offset in offsets:
                 self._count_out(offset)
-        self.inflight.update(dict.fromkeys(offsets, holder))
+        self.hold(offsets, holder)
         return offsets
 
     def take_next(self, holder: int) -> int:
         """The next new offset, now in flight; the caller has checked that it exists and has marked it."""
         offset = self.next_offset
         self.next_offset = offset + 1
+        if self.inflight is NO_TABLE:
+            self.inflight = {}
         self.inflight[offset] = holder
         return offset
 
@@ -178,7 +213,7 @@ class AckWindow:
     def take_chosen(self, holder: int, offsets: Sequence[int], end: int) -> None:
         """New entries that passed a filter, now in flight; the others below `end`, its next offset, are the caller's to finish."""
         self.next_offset = end
-        self.inflight.update(dict.fromkeys(offsets, holder))
+        self.hold(offsets, holder)
 
     def recall(self, offset: int) -> bool:
         """Take an offset out of the returned ones; False if it is not among them."""
@@ -210,7 +245,7 @@ class AckWindow:
             return True
         index = (offset - self._base) >> 3
         if not self._bits:
-            self._base = self.floor & ~7
+            self._base, self._bits = self.floor & ~7, bytearray()
             index = (offset - self._base) >> 3
         if index >= len(self._bits):
             self._bits.extend(bytes(index + 1 - len(self._bits)))
@@ -262,38 +297,40 @@ class AckWindow:
         if self.inflight.pop(offset, None) is None:
             return False
         if delivered:
-            self.counts[offset] = self.counts.get(offset, 0) + 1
+            self.count(offset, self.counts.get(offset, 0) + 1)
         self.bring_back(offset)
         return True
 
     def bring_back(self, offset: int) -> None:
         """An entry that is nobody's is ready again."""
         self._count_in(offset)
-        if not self.returned or offset > self.returned[-1]:
+        if not self.returned:
+            self.returned = [offset]
+        elif offset > self.returned[-1]:
             self.returned.append(offset)
         else:
             insort(self.returned, offset)
 
     def give_back_many(self, offsets: list[int]) -> None:
         """As `give_back` of delivered entries, all of them in flight, ascending; one pass, however much has returned before."""
-        inflight, counts = self.inflight, self.counts
-        for offset in offsets:
-            del inflight[offset]
-            counts[offset] = counts.get(offset, 0) + 1
-        self._extra = None
-        self.returned += offsets
-        self.returned.sort()
+        self._take_back(offsets)
 
     def give_back_all(self, holder: int) -> list[int]:
         """Everything that `holder` has in flight, ascending, as delivered and returned; in one pass, however much it is."""
         offsets = sorted([offset for offset, by in self.inflight.items() if by == holder])
-        for offset in offsets:
-            del self.inflight[offset]
-            self.counts[offset] = self.counts.get(offset, 0) + 1
-        self._extra = None
-        self.returned += offsets
-        self.returned.sort()
+        self._take_back(offsets)
         return offsets
+
+    def _take_back(self, offsets: list[int]) -> None:
+        if not offsets:
+            return
+        inflight = self.inflight
+        counts = self.counts = {} if self.counts is NO_TABLE else self.counts
+        for offset in offsets:
+            del inflight[offset]
+            counts[offset] = counts.get(offset, 0) + 1
+        self._extra = None
+        self.returned = sorted([*self.returned, *offsets])
 
     def skip_to(self, queue_end: int) -> int:
         """Drop everything that is ready (not what is in flight); the number dropped."""
@@ -328,12 +365,15 @@ class AckWindow:
 
     def recover(self) -> None:
         """After replay: what was in flight or possibly delivered and is not done comes back, lowest first."""
-        self.inflight.clear()
+        self.inflight = NO_TABLE
         self.ahead, self._extra = None, None
-        self.returned = [offset for offset in range(self.floor, self.next_offset) if not self.is_done(offset)]
+        self.returned = [
+            offset for offset in range(self.floor, self.next_offset) if not self.is_done(offset)
+        ] or NO_LIST
+        self.counts = self.counts or NO_TABLE
         if not self.returned:
             self.floor = max(self.floor, self.next_offset)
-            self._bits.clear()
+            self._bits = NO_BITS
 
     def undone(self, first: int, end: int) -> list[int]:
         """Offsets of `first..end-1` that are not done."""
@@ -361,7 +401,7 @@ class AckWindow:
         if first >= end:
             return
         if not self._bits:
-            self._base = self.floor & ~7
+            self._base, self._bits = self.floor & ~7, bytearray()
         size = ((end - 1 - self._base) >> 3) + 1
         if size > len(self._bits):
             self._bits.extend(bytes(size - len(self._bits)))

@@ -118,7 +118,7 @@ class Pops:
         window = cursor.window
         end = min(value["next"], self._cursors.end(cursor))
         if end > window.next_offset:
-            window.returned += range(window.next_offset, end)
+            window.returned = [*window.returned, *range(window.next_offset, end)]
             window.next_offset = end
         cursor.recovered_below = min(cursor.recovered_below, max(end, value["recovered"]))
         place = self.place(cursor.group[len(POP_PREFIX) :], cursor.topic, cursor.queue_id, True)
@@ -133,9 +133,11 @@ class Pops:
                 # A wall clock that was set back meanwhile must not make the lease longer than it was at the stop.
                 left_ms = min(max(due_ms - wall_ms, 0), due_ms - value.get("stopped", 0), INVISIBLE_MS_MAX)
                 lease = self.leases.add(place, held, pop_ms, now_ms + left_ms)
-                window.inflight.update(dict.fromkeys(held, lease.id))
+                window.hold(held, lease.id)
                 for offset in held:
-                    window.counts.setdefault(offset, 0)  # this delivery is counted when it comes back, not by the mark
+                    window.count(
+                        offset, window.counts.get(offset, 0)
+                    )  # this delivery is counted when it comes back, not by the mark
         window.returned = sorted(returned)
 
     # Places.
@@ -394,7 +396,7 @@ class Pops:
             self._ready(place)
             return now_ms
         due_ms = self._broker.wheel.now_ms() + min(max(invisible_ms, 0), INVISIBLE_MS_MAX)
-        window.inflight[offset] = self.leases.add(place, (offset,), now_ms, due_ms).id
+        window.hold((offset,), self.leases.add(place, (offset,), now_ms, due_ms).id)
         return now_ms
 
     def _expired(self, lease: Lease) -> None:
@@ -417,8 +419,9 @@ class Pops:
         recovered = cursor.recovered_below
         for offset in offsets:
             if offset < recovered and offset not in counts:
-                counts[offset] = 1  # delivered before the crash, as far as anybody knows
+                cursor.window.count(offset, 1)  # delivered before the crash, as far as anybody knows
         self._cursors.give_back(cursor, offsets)
+        counts = cursor.window.counts  # another table perhaps
         dead = [offset for offset in offsets if counts[offset] > limit]
         if dead:
             self._dead.bury(place, dead)
@@ -429,7 +432,7 @@ class Pops:
         taken = [offset for offset in offsets if window.recall(offset)]
         if taken:
             lease = self.leases.add(place, taken, 0, self._broker.wheel.now_ms() + due_ms)
-            window.inflight.update(dict.fromkeys(taken, lease.id))
+            window.hold(taken, lease.id)
 
     def retry_max(self, group: str) -> int:
         """The group's retryMaxTimes: deliveries beyond the first."""

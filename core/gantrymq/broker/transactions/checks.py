@@ -187,6 +187,6 @@ class Checks:
         if not asked or halves is None:
             return
         for offset in asked:
-            halves.window.counts[offset] = halves.window.counts.get(offset, 0) + 1
+            halves.window.count(offset, halves.window.counts.get(offset, 0) + 1)
         for entry in encode_offsets(AckKind.BACK, halves.id, asked):
             self._broker.append_ack(entry)

@@ -76,7 +76,7 @@ def test_state_alone_makes_the_window_again(start: int, done: list[int], counts:
                 for offset in offsets:
                     copy.done(offset)
             elif kind is AckKind.COUNT:
-                copy.counts[offsets[0]] = offsets[1]
+                copy.count(offsets[0], offsets[1])
             else:
                 copy.marked = max(copy.marked, offsets[0])
         assert [copy.is_done(offset) for offset in range(450)] == [window.is_done(offset) for offset in range(450)]

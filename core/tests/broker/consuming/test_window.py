@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -211,3 +214,26 @@ def test_recovered_offsets_count_as_delivered_once() -> None:
     window = AckWindow(0)
     assert window.deliveries(3, recovered_below=10) == 1
     assert window.deliveries(10, recovered_below=10) == 0
+
+
+def test_an_idle_window_has_no_table_and_nothing_enters_the_shared_ones() -> None:
+    idle, other = AckWindow(0), AckWindow(7)
+    assert sys.getsizeof(idle) < 200
+    assert (idle.inflight, idle.counts, idle.returned) == ({}, {}, [])
+    for write in (
+        lambda: idle.inflight.__setitem__(1, 1),
+        lambda: idle.inflight.update({1: 1}),
+        lambda: idle.counts.setdefault(1, 1),
+        lambda: idle.returned.append(1),
+        lambda: idle.returned.extend([1]),
+    ):
+        with pytest.raises(TypeError, match="shared"):
+            write()
+    for number in range(20):
+        assert idle.take_next(1) == number
+    idle.take_run(2, 20)
+    idle.done(3)
+    idle.give_back(4, True)
+    idle.give_back_all(1)
+    assert idle.take_returned(3, 100) == [0, 1, 2, *range(4, 20)]
+    assert (other.inflight, other.counts, other.returned, other.is_done(9)) == ({}, {}, [], False)
