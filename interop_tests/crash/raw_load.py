@@ -148,13 +148,20 @@ class AmqpPublisher(Publisher):
                 break
             payload = bytes(data[at + 7 : at + 7 + size])
             at += size + 8
-            if kind != 1:
-                continue
-            assert payload[:4] == b"\x00\x3c\x00\x50", payload  # basic.ack
-            tag, multiple = struct.unpack_from(">Q?", payload, 4)
-            for one in [one for one in self.open if one <= tag] if multiple else [tag]:
-                self.done(one)
+            if kind == 1:
+                self.answered(payload)
         return at
+
+    def answered(self, payload: bytes) -> None:
+        """A method of the server."""
+        assert payload[:4] == b"\x00\x3c\x00\x50", payload  # basic.ack
+        for one in self.meant(payload):
+            self.done(one)
+
+    def meant(self, payload: bytes) -> list[int]:
+        """Delivery tags of a basic.ack or basic.nack."""
+        tag, multiple = struct.unpack_from(">Q?", payload, 4)
+        return [one for one in self.open if one <= tag] if multiple else [tag]
 
 
 class MqttPublisher(Publisher):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,26 +51,15 @@ PACE_S = 0.006
 class Amqp(AmqpPublisher):
     """Takes a basic.nack, too: the group went before it stored the message, or after."""
 
-    def received(self, data: bytearray) -> int:
-        at = 0
-        while len(data) - at >= 8:
-            kind, _, size = struct.unpack_from(">BHI", data, at)
-            if at + size + 8 > len(data):
-                break
-            payload = bytes(data[at + 7 : at + 7 + size])
-            at += size + 8
-            if kind != 1:
-                continue
-            if payload[:4] in (b"\x00\x0a\x00\x32", b"\x00\x14\x00\x28"):  # connection.close, channel.close
-                raise ConnectionResetError
-            assert payload[:4] in (b"\x00\x3c\x00\x50", b"\x00\x3c\x00\x78"), payload  # basic.ack, basic.nack
-            tag, multiple = struct.unpack_from(">Q?", payload, 4)
-            for one in [one for one in self.open if one <= tag] if multiple else [tag]:
-                if payload[3] == 0x50:
-                    self.done(one)
-                else:
-                    del self.open[one]
-        return at
+    def answered(self, payload: bytes) -> None:
+        if payload[:4] in (b"\x00\x0a\x00\x32", b"\x00\x14\x00\x28"):  # connection.close, channel.close
+            raise ConnectionResetError
+        assert payload[:4] in (b"\x00\x3c\x00\x50", b"\x00\x3c\x00\x78"), payload  # basic.ack, basic.nack
+        for one in self.meant(payload):
+            if payload[3] == 0x50:
+                self.done(one)
+            else:
+                del self.open[one]
 
 
 class Remoting(RemotingPublisher):

@@ -14,6 +14,8 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from gantrymq.store.files import read_small
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -120,13 +122,9 @@ class DamageList:
 
     def load(self) -> None:
         """Read the file; what cannot be read is as if nothing had been listed."""
-        if not self._files.exists(self._path):
+        data = read_small(self._files, self._path)
+        if data is None:
             return
-        handle = self._files.open(self._path, False)
-        try:
-            data = self._files.pread(handle, self._files.size(handle), 0)
-        finally:
-            self._files.close(handle)
         try:
             value = json.loads(data)
             entries = [

@@ -129,6 +129,17 @@ class FileSystem(ReadFiles, WriteFiles, NameFiles, GuardFiles, Protocol):
     """The four groups together."""
 
 
+def read_small(files: FileSystem, path: Path, count: int | None = None) -> bytes | None:
+    """The begin of a file that is read at once; None if there is none. `count`: at most so many bytes, None: all of it."""
+    if not files.exists(path):
+        return None
+    handle = files.open(path, False)
+    try:
+        return files.pread(handle, files.size(handle) if count is None else count, 0)
+    finally:
+        files.close(handle)
+
+
 class OsFileSystem:
     """The real one (Linux). `pread_now` from one thread only."""
 

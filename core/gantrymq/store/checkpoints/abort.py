@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gantrymq.store.files import read_small
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -45,13 +47,7 @@ def note_boot(files: FileSystem, own: Path, late_log: bool) -> None:
 
 
 def _read(files: FileSystem, path: Path) -> bytes:
-    if not files.exists(path):
-        return b""
-    handle = files.open(path, False)
-    try:
-        return files.pread(handle, 64, 0)
-    finally:
-        files.close(handle)
+    return read_small(files, path, 64) or b""
 
 
 def _write(files: FileSystem, directory: Path) -> None:

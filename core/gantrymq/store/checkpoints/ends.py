@@ -19,6 +19,7 @@ from array import array
 from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.store.config import UNIT_SIZE
+from gantrymq.store.files import read_small
 from gantrymq.store.log.commit_log import positions_in
 from gantrymq.store.queues.consume_queue import UNIT, first_free
 
@@ -56,13 +57,9 @@ class RememberedEnds:
 
     def load(self) -> None:
         """Read the file."""
-        if not self._files.exists(self._path):
+        data = read_small(self._files, self._path)
+        if data is None:
             return
-        handle = self._files.open(self._path, False)
-        try:
-            data = self._files.pread(handle, self._files.size(handle), 0)
-        finally:
-            self._files.close(handle)
         try:
             value = json.loads(data)
             known, least = _offsets_of(value["topics"]), _offsets_of(value["least"])

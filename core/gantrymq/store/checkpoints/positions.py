@@ -18,6 +18,8 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
 
+from gantrymq.store.files import read_small
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -121,11 +123,5 @@ def save_checkpoint(files: FileSystem, path: Path, log_ms: int, queues_ms: int, 
 
 def load_checkpoint(files: FileSystem, path: Path) -> int:
     """Store time up to which the log was on stable storage; 0 without a checkpoint."""
-    if not files.exists(path):
-        return 0
-    handle = files.open(path, False)
-    try:
-        data = files.pread(handle, CHECKPOINT.size, 0)
-    finally:
-        files.close(handle)
-    return int(CHECKPOINT.unpack(data)[0]) if len(data) == CHECKPOINT.size else 0
+    data = read_small(files, path, CHECKPOINT.size)
+    return int(CHECKPOINT.unpack(data)[0]) if data is not None and len(data) == CHECKPOINT.size else 0

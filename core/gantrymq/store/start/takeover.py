@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from gantrymq.model.errors import StoreCorruptError
 from gantrymq.model.names import SYSTEM_PREFIX
 from gantrymq.store.checkpoints.positions import CHECKPOINT
+from gantrymq.store.files import read_small
 from gantrymq.store.log import record
 from gantrymq.store.log.recovery import check_record
 from gantrymq.store.queues.consume_queue import HOLE_SIZE
@@ -116,15 +117,8 @@ def queues_end(queues: QueueTable, log_: CommitLog) -> int:
 
 def oldest_unchecked(files: FileSystem, store: Path, log_: Segments) -> int:
     """First position of the newest segment whose first record is older than the checkpoint (RocketMQ: isMappedFileMatchedRecover)."""
-    path = store / "checkpoint"
-    if not files.exists(path):
-        return 0
-    handle = files.open(path, False)
-    try:
-        data = files.pread(handle, CHECKPOINT.size, 0)
-    finally:
-        files.close(handle)
-    if len(data) < CHECKPOINT.size:
+    data = read_small(files, store / "checkpoint", CHECKPOINT.size)
+    if data is None or len(data) < CHECKPOINT.size:
         return 0
     log_ms, queues_ms, *_ = CHECKPOINT.unpack(data)
     limit_ms = min(log_ms, queues_ms) - CHECKPOINT_SLACK_MS

@@ -18,7 +18,7 @@ from gantrymq.model.errors import StoreCorruptError
 from gantrymq.model.message import Message
 from gantrymq.store.checkpoints.positions import CHECKPOINT, Positions
 from gantrymq.store.config import UNIT_SIZE
-from gantrymq.store.files import OsFileSystem
+from gantrymq.store.files import OsFileSystem, read_small
 from gantrymq.store.log import record
 from gantrymq.store.log.commit_log import file_name, positions_in
 from gantrymq.store.log.groups import OpenGroup
@@ -259,13 +259,7 @@ class StoreImage:
 
     def read_file(self, path: Path, count: int = 64 * 1024 * 1024) -> bytes:
         """Begin of a file; empty if there is none."""
-        if not self.files.exists(path):
-            return b""
-        handle = self.files.open(path, False)
-        try:
-            return self.files.pread(handle, count, 0)
-        finally:
-            self.files.close(handle)
+        return read_small(self.files, path, count) or b""
 
     # --- queues
 
