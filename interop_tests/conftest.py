@@ -37,17 +37,9 @@ TWO_GROUPS = ("test_amqp_clients", "test_amqp_queues", "test_amqp_routing", "tes
 """Modules whose tests hold with two broker groups, too: about half of what they use lies in another group than what they publish to."""
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "server" in metafunc.fixturenames:
-        shapes = ["combined", "separated"]
-        slow = pytest.param("two groups", marks=pytest.mark.slow)
-        more = [slow] if metafunc.module.__name__.rpartition(".")[2] in TWO_GROUPS else []
-        metafunc.parametrize("server", [*shapes, *more], indirect=True, scope="module")
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=["combined", "separated", pytest.param("two groups", marks=pytest.mark.slow)])
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gantry]:
-    """A running installation, once as one process and once as three; of some modules also as four, with two broker groups."""
+    """A running installation, once as one process and once as three; for `TWO_GROUPS` also as four, with two brokers."""
     gantry = Gantry(tmp_path_factory.mktemp("gantry"), request.param)
     try:
         yield gantry.start()
@@ -99,8 +91,16 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(ClientTable(), "clients")
 
 
+def _holds_for(item: pytest.Item) -> bool:
+    shape = (
+        item.callspec.params.get("server") if isinstance(item, pytest.Function) and hasattr(item, "callspec") else None
+    )
+    return shape != "two groups" or item.path.stem in TWO_GROUPS
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items[:] = [item for item in items if _holds_for(item)]
     for item in items:
         mark(item)
         if Path(__file__).parent in item.path.parents:
