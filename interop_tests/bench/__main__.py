@@ -8,6 +8,7 @@ usage: bench [amqp|mqtt] [--quick] [--only NAME ...] [--peers rocketmq mosquitto
        bench native ...: native messages beside RocketMQ and the compiled build (native.py)
        bench fair ...: a neighbour beside the worst clients of each door (fair.py)
        bench admin ...: many topics, groups, connections and clients (admin.py)
+       bench auth ...: users, policies and 10,000 rules beside an open server (auth.py)
 
 Every figure of a server is CPU of its process (all threads) per message, so that a busy machine changes it little; rates are what
 this machine gave. The servers are all there at once and measured in turns, case by case. Generators pre-encode their frames. Peers are started by interop_tests/bench/peers/*.sh.
@@ -337,6 +338,10 @@ def main() -> int:
         from interop_tests.bench import admin
 
         return admin.main(sys.argv[2:])
+    if sys.argv[1:2] == ["auth"]:
+        from interop_tests.bench import auth
+
+        return auth.main(sys.argv[2:])
     if sys.argv[1:2] == ["fair"]:
         from interop_tests.bench import fair
 

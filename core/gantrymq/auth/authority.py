@@ -21,7 +21,7 @@ from gantrymq.auth.keys import KeyFileError, Keys
 from gantrymq.auth.logins import Logins
 from gantrymq.auth.passwords import is_foreign, make_hash
 from gantrymq.auth.resources import Action, Kind
-from gantrymq.auth.rights import NO_RULE, Decision, Rights
+from gantrymq.auth.rights import NO_RULE, CompiledPolicy, Decision, Rights
 from gantrymq.auth.rows import ANONYMOUS, CHECKS, POLICIES, TOKENS, USERS, Policy, Token, User
 from gantrymq.auth.signatures import Secret
 from gantrymq.auth.tokens import own, scopes
@@ -93,7 +93,7 @@ class Identity:
             self._user = authority.user(self.name) if token is None else authority.user_of(token)
             policies = authority.policies_of(self.name, None if token is None else token.groups)
             if token is not None and token.policy is not None:
-                policies.append(token.policy)
+                policies.append(CompiledPolicy(token.policy))
             self._rights = Rights(policies, self.name, self.client_id, self.address)
         if self._token_is_over():
             self._user = None
@@ -303,6 +303,8 @@ class Authority:
         self._soon = soon
         self._users: dict[str, User] = {}
         self._policies: dict[str, Policy] = {}
+        self._compiled: dict[str, CompiledPolicy] = {}
+        """Of those that somebody has who was here since policies changed."""
         self._tokens: dict[str, Token] = {}
         self._rows: Final[dict[str, dict[str, Any]]] = {
             USERS: self._users,
@@ -343,6 +345,10 @@ class Authority:
         self._changed(table)
 
     def _changed(self, table: str) -> None:
+        if table == POLICIES:
+            self._compiled = {
+                name: one for name, one in self._compiled.items() if self._policies.get(name) is one.policy
+            }
         if table == USERS:
             self._secrets.clear()
             users = self._users.values()
@@ -415,13 +421,19 @@ class Authority:
         """Whether somebody may do everything."""
         return any(user.admin and user.enabled for user in self._users.values())
 
-    def policies_of(self, name: str, groups: tuple[str, ...] | None = None) -> list[Policy]:
+    def policies_of(self, name: str, groups: tuple[str, ...] | None = None) -> list[CompiledPolicy]:
         """Those of a user and of its groups, or of these."""
         user = self._users.get(name)
         if groups is None:
             groups = user.groups if user is not None else ()
         subjects = [f"user:{name}", *[f"group:{group}" for group in groups]]
-        return [self._policies[subject] for subject in subjects if subject in self._policies]
+        return [self._compiled_of(subject) for subject in subjects if subject in self._policies]
+
+    def _compiled_of(self, subject: str) -> CompiledPolicy:
+        found = self._compiled.get(subject)
+        if found is None:
+            found = self._compiled[subject] = CompiledPolicy(self._policies[subject])
+        return found
 
     def identity(self, name: str, client_id: str, address: str) -> Identity:
         """Of a user who has shown who he is."""

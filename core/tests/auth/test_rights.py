@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gantrymq.auth.resources import Action, Kind, covers, meets, parse_resource, substituted
-from gantrymq.auth.rights import Rights
+from gantrymq.auth.rights import CompiledPolicy, Rights
 from gantrymq.auth.rows import Policy, Rule
 
 
 def rights(*rules: tuple[str, str], user: str = "alice", client_id: str = "c1", address: str = "10.1.2.3:5") -> Rights:
     """A `!` in front of the actions denies."""
     made = [Rule(resource, tuple(actions.lstrip("!").split(",")), actions[0] != "!") for resource, actions in rules]
-    return Rights([Policy(f"user:{user}", tuple(made))], user, client_id, address)
+    return Rights([CompiledPolicy(Policy(f"user:{user}", tuple(made)))], user, client_id, address)
 
 
 def test_exact_prefix_and_nothing() -> None:
@@ -51,7 +51,9 @@ def test_sources() -> None:
         ("[::ffff:10.0.0.1]:9", True),
         ("unix", False),
     ):
-        assert Rights([policy], "a", "", address).decide(Action.PUB, Kind.TOPIC, "t").allowed is allowed, address
+        assert (
+            Rights([CompiledPolicy(policy)], "a", "", address).decide(Action.PUB, Kind.TOPIC, "t").allowed is allowed
+        ), address
 
 
 @pytest.mark.parametrize(
@@ -114,3 +116,29 @@ def test_names_are_put_in_once() -> None:
 def test_what_is_no_resource(text: str) -> None:
     with pytest.raises(ValueError, match=r"resource|name|filter|end only"):
         parse_resource(text)
+
+
+def test_what_is_the_same_for_every_client_is_compiled_once() -> None:
+    rules = (
+        Rule("topic:t", ("pub",)),
+        Rule("mqtt:own/%c/#", ("pub",)),
+        Rule("topic:near", ("pub",), True, ("10.0.0.0/8",)),
+    )
+    policy = CompiledPolicy(Policy("user:a", rules))
+    one, other = (
+        Rights([policy], "a", name, address) for name, address in (("c1", "10.1.1.1:9"), ("c2", "192.168.0.1:9"))
+    )
+    for found, near, own in ((one, True, "own/c1/x"), (other, False, "own/c2/x")):
+        assert found.decide(Action.PUB, Kind.TOPIC, "t").allowed
+        assert found.decide(Action.PUB, Kind.TOPIC, "near").allowed is near
+        assert [found.decide(Action.PUB, Kind.MQTT, name).allowed for name in ("own/c1/x", "own/c2/x")] == [
+            name == own for name in ("own/c1/x", "own/c2/x")
+        ]
+    assert one._tables[0] is other._tables[0]
+
+
+@pytest.mark.parametrize("denied", ["a/secret", "+/secret", "#", "a/#"])
+@pytest.mark.parametrize("name", ["a/secret", "+/secret", "#", "+/+", "a/+"])
+def test_a_deny_is_met_whatever_its_first_level_is(denied: str, name: str) -> None:
+    assert not rights(("mqtt:#", "sub"), (f"mqtt:{denied}", "!sub")).decide(Action.SUB, Kind.MQTT, name).allowed
+    assert rights(("mqtt:#", "sub"), ("mqtt:b/other", "!sub")).decide(Action.SUB, Kind.MQTT, "a/secret").allowed
