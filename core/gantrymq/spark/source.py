@@ -22,6 +22,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
 
+from gantrymq.spark.carried import Carried
 from gantrymq.spark.planning import options as settings
 from gantrymq.spark.planning.dividing import QueueRange
 from gantrymq.spark.planning.filters import Narrowing
@@ -46,7 +47,7 @@ class QueuePartition(InputPartition):  # type: ignore[misc]
         self.queue_range = queue_range
 
 
-class _Reading:
+class _Reading(Carried):
     """What batch and stream readers share: both are pickled to the executors."""
 
     def __init__(self, options: settings.Options, schema: StructType) -> None:
@@ -166,7 +167,7 @@ class Written(WriterCommitMessage):  # type: ignore[misc]
         self.halves = list(halves)
 
 
-class _Writing:
+class _Writing(Carried):
     def __init__(self, options: settings.Options, schema: StructType, limit_s: float = FIRST_FOR_S) -> None:
         fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
         check_sink(fields, bool(options.topics), options.columns)
@@ -242,7 +243,7 @@ class GantryStreamWriter(_Writing, DataSourceStreamArrowWriter):  # type: ignore
         self._decide(messages, False)
 
 
-class GantryDataSource(DataSource):  # type: ignore[misc]
+class GantryDataSource(Carried, DataSource):  # type: ignore[misc]
     """`spark.read.format("gantry")`; options and columns: docs/spark.md."""
 
     @classmethod
