@@ -36,6 +36,7 @@ def main() -> None:
         "spark.master": f"local[2,{TASK_TRIES}]",
         "spark.local.dir": given["scratch"],
         "spark.sql.warehouse.dir": given["scratch"],
+        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={given['scratch']}",
     }
     spark = session("kills", settings=settings, quick=True)
     spark.sparkContext.setLogLevel("ERROR")

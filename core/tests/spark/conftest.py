@@ -23,7 +23,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from gantrymq.spark import session as local_session
 
     home = str(tmp_path_factory.mktemp("spark"))
-    more = {"spark.sql.warehouse.dir": home, "spark.local.dir": home}
+    options = f"-Djava.io.tmpdir={home}"  # a JVM that ends leaves folders of artifacts there
+    more = {"spark.sql.warehouse.dir": home, "spark.local.dir": home, "spark.driver.extraJavaOptions": options}
     session = local_session("gantrymq-tests", cores=2, settings=more, quick=True)
     session.sparkContext.setLogLevel("ERROR")
     yield session

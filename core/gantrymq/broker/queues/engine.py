@@ -46,6 +46,8 @@ KEPT_RETRY_MS: Final = 5_000
 """Dead letters that nothing takes, of a queue that keeps them: the oldest are tried again."""
 KEPT_MAX: Final = 10_000
 """Of one queue, some 100 bytes each: then what expires stays in the queue, and until half of them are gone consumers get nothing, for they may reject it."""
+UNMADE_MAX: Final = 100
+"""Topics of dead letters that could not be made and were told in the log, once each; more are not told."""
 RECHECK_MS_MAX: Final = 60_000
 """The clock may be set: nobody waits longer without a look at it."""
 OVERDUE_MAX: Final = 10_000
@@ -86,6 +88,7 @@ class QueueEngine:
             namer for routes in route_sets.values() if (namer := getattr(routes, "queue_name", None)) is not None
         ]
         self._drop = drop
+        self._unmade: set[str] = set()
         self.by_light: dict[int, ManagedQueue] = {}
         self.rejecting: dict[int, ManagedQueue] = {}
         """Of these, those that refuse what does not fit."""
@@ -571,9 +574,18 @@ class QueueEngine:
         try:
             self._broker.ensure_topic(name, FOR_QUEUE, self._broker.gateway_config.queues)
         except GantryError as error:
-            log.warning("topic %s of dead letters cannot be made: %s", name, error)
+            self._log_unmade(name, error)
             return False
         return True
+
+    def _log_unmade(self, name: str, error: GantryError) -> None:
+        """Once for each topic: every message that is rejected may want it."""
+        is_new = name not in self._unmade and len(self._unmade) < UNMADE_MAX
+        if is_new:
+            self._unmade.add(name)
+        log.log(
+            logging.WARNING if is_new else logging.DEBUG, "topic %s of dead letters cannot be made: %s", name, error
+        )
 
     def _keep(self, queue: ManagedQueue, reason: str, offsets: list[int]) -> None:
         """Nothing takes them yet: they stay out of the queue, and in it for a start."""

@@ -275,6 +275,18 @@ class Tables:
             watchers.remove(watcher)
 
 
+def _steps(reader: LogReader, topic: str, offset: int) -> Iterator[tuple[int, list[tuple[int, int, int]]]]:
+    """Offset and units of each piece of queue 0 of `topic`, from `offset` to its end."""
+    end = reader.max_offset(topic, 0)
+    offset = max(offset, reader.min_offset(topic, 0))
+    while offset < end:
+        units = reader.units(topic, 0, offset, REPLAY_STEP)
+        if not units:
+            break
+        yield offset, units
+        offset += len(units)
+
+
 def replay_topic(
     reader: LogReader,
     topic: str,
@@ -282,31 +294,20 @@ def replay_topic(
     on_damaged: Callable[[int, tuple[int, int, int]], None] = lambda offset, unit: None,
 ) -> Iterator[Message]:
     """Every record of queue 0 of `topic` from `offset` on, in order. `on_damaged(offset, unit)`: there should be one, and is none."""
-    end = reader.max_offset(topic, 0)
-    offset = max(offset, reader.min_offset(topic, 0))
-    while offset < end:
-        units = reader.units(topic, 0, offset, REPLAY_STEP)
-        if not units:
-            break
-        for number, message in enumerate(reader.get_many([(unit[0], unit[1]) for unit in units]), offset):
+    for first, units in _steps(reader, topic, offset):
+        for number, message in enumerate(reader.get_many([(unit[0], unit[1]) for unit in units]), first):
             if message is not None and message.topic == topic:
                 yield message
-            elif units[number - offset][1] != HOLE_SIZE:
-                on_damaged(number, units[number - offset])
-        offset += len(units)
+            elif units[number - first][1] != HOLE_SIZE:
+                on_damaged(number, units[number - first])
 
 
 def replay_rows(
     reader: LogReader, topic: str, offset: int, on_damaged: Callable[[int, tuple[int, int, int]], None]
 ) -> Iterator[tuple[str, bytes | None]]:
     """Key and value of every record as `replay_topic` gives them, for tables: what is plain is read in large pieces and makes no `Message`."""
-    end = reader.max_offset(topic, 0)
-    offset = max(offset, reader.min_offset(topic, 0))
-    while offset < end:
-        units = reader.units(topic, 0, offset, REPLAY_STEP)
-        if not units:
-            break
-        found = [row_in(data) if data is not None else None for data in reader.whole_records(topic, 0, offset, units)]
+    for first, units in _steps(reader, topic, offset):
+        found = [row_in(data) if data is not None else None for data in reader.whole_records(topic, 0, first, units)]
         others = [place for place, row in enumerate(found) if row is None]
         messages = reader.get_many([(units[place][0], units[place][1]) for place in others])
         for place, message in zip(others, messages, strict=True):
@@ -314,8 +315,7 @@ def replay_rows(
                 _, key, value = row_of(message)
                 found[place] = key, value
             elif units[place][1] != HOLE_SIZE:
-                on_damaged(offset + place, units[place])
+                on_damaged(first + place, units[place])
         for row in found:
             if row is not None:
                 yield row
-        offset += len(units)

@@ -238,13 +238,18 @@ def test_the_topic_of_dead_letters_is_made_where_only_a_binding_is_known(node: Q
     assert [found.message.body for found in node.call("acquire", sink, 1, 10, HUGE)] == [b"1"]
 
 
-def test_a_topic_of_dead_letters_that_cannot_be_made_takes_nothing(node: QueueNode) -> None:
+def test_a_topic_of_dead_letters_that_cannot_be_made_takes_nothing(
+    node: QueueNode, caplog: pytest.LogCaptureFixture
+) -> None:
     node.call("add_route", Route("rx", "prefix", "x", "dead", node.call("create_light")))
     queue = Queue(node, "a", Policy(name="a", dead_kind="prefix", dead_target={"tag": "dead", "topic": "x"}))
-    queue.send(b"0")
+    queue.send(b"0", b"1")
     node.broker.topics_config = replace(node.broker.topics_config, auto_create=False)
     queue.settle(queue.take(), Outcome.DROP)
     assert [queue.ready(), node.broker.topics.get("x")] == [0, None]
+    assert [record.levelname for record in caplog.records if "dead letters cannot be made" in record.message] == [
+        "WARNING"
+    ]
 
 
 def test_what_went_round_does_not_enter_again(node: QueueNode) -> None:
