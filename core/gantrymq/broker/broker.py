@@ -8,16 +8,14 @@ asyncio: `turn`, `wheel` and `clock` are arguments.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gantrymq.broker.config import DEFAULTS, BrokerConfig, BrokerOptions, GatewayConfig, TopicsConfig
 from gantrymq.broker.consuming.acks import ACK_TOPIC
-from gantrymq.broker.consuming.cursors import Cursor, Cursors
+from gantrymq.broker.consuming.cursors import Cursors
 from gantrymq.broker.consuming.held import Held
 from gantrymq.broker.consuming.leases import Leases
 from gantrymq.broker.consuming.offsets import FLUSH_MS, OFFSET_TABLES, STEP_EVERY_MS, UNREAD_TABLE, ConsumerOffsets
@@ -48,13 +46,14 @@ from gantrymq.broker.transactions.transactions import Transactions
 from gantrymq.broker.turn.ackgate import AckGate, answer
 from gantrymq.broker.turn.pending import Pending
 from gantrymq.broker.turn.submitted import MESSAGE_ENTRIES, Sent, Submitted, beyond_one
+from gantrymq.broker.turn.wakes import Wakes
 from gantrymq.broker.turn.wide import WRITTEN_ENTRIES, Lights, Matches, WideRecords
 from gantrymq.model import names
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import DECIDED, DELAYED, HALF, RUN, Message
 from gantrymq.net.api import Wheel
-from gantrymq.net.turn import log_failed, run_all, run_some
+from gantrymq.net.turn import log_failed, run_all
 from gantrymq.services import Clock, Turn
 from gantrymq.store.log.groups import group_head
 from gantrymq.store.log.moved import MOVED_TOPIC
@@ -86,16 +85,9 @@ COLD_RETRY_MS = 50
 """When too many reads wait for the disk, the next attempt."""
 ROWS_AT_ONCE = 1_000
 """Rows of another broker's configuration in one batch."""
-WAKES_PER_TURN = 256
-WAKES_S = 0.001
-"""Waiters served in one turn, and how long: 8 us a pull. The others have later turns."""
-TAPS_S = 0.001
-"""Time of live deliveries in one turn."""
 BACKGROUND_BUDGET_US = 1_000
 """Derived files are written in slices of at most this long on the loop."""
 BACKGROUND_EVERY_MS = 50
-
-NOBODY: dict[object, Callable[[], None]] = {}
 
 _Internal = tuple[list[Message], Callable[[], None] | None, Done | None, Any]
 
@@ -137,8 +129,10 @@ class Broker:
         self.stats: BrokerStats = BrokerStats(clock, config.cluster)
         self.settings: Settings = Settings(self)
         self.gate = AckGate(always_open=not sync_flush)
+        self.pending = Pending(wheel.now_ms, options.now_s)
+        self.wakes = Wakes(self.topics, turn, self.pending.times)
         self.cursors: Cursors = Cursors(
-            store, self.append_ack, self._wait_cursor, self._wake_cursor, self.arm_append, SharedBodies(wheel).shared
+            store, self.append_ack, self.wakes.wait, self.wakes.wake, self.arm_append, SharedBodies(wheel).shared
         )
         self.queues: QueueEngine = QueueEngine(self, route_sets, self.drop_light)
         self.seats = Seats(self.cursors, turn, wheel, self.queues.deserted)
@@ -154,14 +148,7 @@ class Broker:
         self._whole = Whole(self, self.queues)
         self._internal: list[_Internal] = []
         self._refused = Refused(wheel, self.arm_append, self.cursors)
-        self._append_armed = self._deliver_armed = False
-        self._light_waiters: dict[int, dict[object, Callable[[], None]]] = {}
-        self._woken: dict[object, Callable[[], None]] = {}
-        self._late: deque[Callable[[], None]] = deque()
-        """Woken, and not served yet, behind these crowds: the waiters of one queue, more than a turn serves or can look at."""
-        self._crowds: deque[dict[object, Callable[[], None]]] = deque()
-        self._full_taps: list[Tap] = []
-        self.pending = Pending(wheel.now_ms, options.now_s)
+        self._append_armed = False
         self._background_armed = self._offsets_armed = False
         self._next_light = self._next_tap = 1
         self._next_port = 0
@@ -428,12 +415,12 @@ class Broker:
 
     def delete_light(self, light: int, token: Any, on_done: Done | None) -> None:
         """As QueuePort.delete_light."""
-        self._light_waiters.pop(light, None)
+        self.wakes.forget_light(light)
         self.drop_rows(deletions.delete_light(self, light), token, on_done)
 
     def drop_light(self, light: int, rows: Rows) -> None:
         """A queue ends by itself: delete its light queue and these rows."""
-        self._light_waiters.pop(light, None)
+        self.wakes.forget_light(light)
         self.drop_rows(deletions.delete_light(self, light) + rows, None, None)
 
     def next_port(self) -> int:
@@ -657,31 +644,8 @@ class Broker:
             answer(sent.on_done, sent.token, sent.outcome())
 
     def _follow(self, messages: list[Message], matches: list[tuple[Message, RouteMatch]]) -> None:
-        """Find who waits for what was appended; arm the deliver phase and the background work."""
-        woken = self._woken
-        topics = self.topics.topics
-        for message in messages:
-            topic = topics.get(message.topic)
-            if topic is not None and topic.waiters:
-                waiters = topic.waiters.pop(message.queue_id, NOBODY)
-                if len(waiters) > WAKES_PER_TURN:
-                    self._crowds.append(waiters)
-                else:
-                    woken.update(waiters)
-            if message.lmq:
-                self.topics.wake_lights(message.lmq, woken)
-        light_waiters = self._light_waiters
-        for message, hit in matches:
-            for tap, numbers in hit.taps:
-                if not tap.batch:
-                    self._full_taps.append(tap)
-                tap.batch.append((message, numbers))
-            if light_waiters:
-                for light in hit.lights:
-                    if watchers := light_waiters.pop(light, None):
-                        woken.update(watchers)
-        if woken or self._full_taps or self._crowds:
-            self._arm_deliver()
+        """Wake who waits for what was appended; arm the background work."""
+        self.wakes.appended(messages, matches)
         if matches and self.queues.by_light:
             self.queues.entered(matches)
         if messages:
@@ -694,46 +658,6 @@ class Broker:
         if not self._background_armed:
             self._background_armed = True
             self.wheel.call_at(self.wheel.now_ms() + BACKGROUND_EVERY_MS, self._background)
-
-    def _deliver(self) -> None:
-        self._deliver_armed = False
-        taps, self._full_taps = deque(self._full_taps), []
-        clock_s = self.pending.times.now
-        until_s = clock_s() + TAPS_S
-        while taps and clock_s() <= until_s:
-            tap = taps.popleft()
-            try:
-                tap.serve(clock_s, until_s)
-            except Exception as error:  # one door's failure costs no other its records
-                log_failed(tap.on_records, error)
-            if tap.batch:
-                self._full_taps.append(tap)
-        self._full_taps[:0] = taps
-        if self._full_taps:
-            self._arm_deliver()
-        self._wake()
-
-    def _wake(self) -> None:
-        """A share of the waiters, those that were woken now first: whoever waits behind a hundred thousand others waits for half of their share."""
-        late, clock_s = self._late, self.pending.times.now
-        while self._crowds and len(late) < WAKES_PER_TURN:
-            crowd = self._crowds[0]
-            late.extend([crowd.pop(key) for key in list(islice(crowd, WAKES_PER_TURN))])
-            if not crowd:
-                self._crowds.popleft()
-        shares = 2 if late else 1
-        woken, self._woken = self._woken, {}
-        fresh = deque(woken.values())
-        left = WAKES_PER_TURN - run_some(fresh, WAKES_PER_TURN // shares, clock_s, WAKES_S / shares)
-        left -= run_some(late, left, clock_s, WAKES_S / shares)
-        # A queue's waiters, then the cursor watchers that they woke. What these wake waits for the next turn.
-        watchers, self._woken = deque(self._woken.values()), {}
-        if left > 0:
-            run_some(watchers, left, clock_s, WAKES_S / shares)
-        late.extend(fresh)
-        late.extend(watchers)
-        if late or self._crowds:
-            self._arm_deliver()
 
     def _background(self, now_ms: int) -> None:
         self._background_armed = False
@@ -757,11 +681,6 @@ class Broker:
             self.pending.times.begin()
             self.turn.at_append(self._append_turn)
 
-    def _arm_deliver(self) -> None:
-        if not self._deliver_armed:
-            self._deliver_armed = True
-            self.turn.at_deliver(self._deliver)
-
     def append_ack(self, body: bytes) -> None:
         """Write an acknowledgement record at once, or, where the disk is full, when it has room."""
         try:
@@ -774,24 +693,6 @@ class Broker:
         """Make records of everything that cursors settled."""
         for body in self.cursors.take_bodies():
             self.append_ack(body)
-
-    def _wait_cursor(self, cursor: Cursor) -> None:
-        def wake() -> None:
-            self.cursors.fire(cursor)
-
-        key = ("cursor", cursor.id)
-        if cursor.light:
-            self._light_waiters.setdefault(cursor.light, {})[key] = wake
-        else:
-            self.topics.wait_for(cursor.topic, cursor.queue_id, key, wake)
-
-    def _wake_cursor(self, cursor: Cursor, port: int) -> None:
-        def call() -> None:
-            if (watcher := cursor.watchers.get(port)) is not None:
-                watcher(cursor.id)
-
-        self._woken[("watch", cursor.id, port)] = call
-        self._arm_deliver()
 
 
 def is_keyless(message: Message) -> bool:

@@ -82,7 +82,7 @@ def test_a_gateway_that_fails_loses_what_it_was_handed_and_no_more(
     def fails(records: list[tuple[Message, Any]]) -> None:
         raise ValueError(len(records))
 
-    (tap,) = node.broker._full_taps
+    (tap,) = node.broker.wakes.full_taps
     tap.on_records = fails
     node.turn.run()
     tap.on_records = good

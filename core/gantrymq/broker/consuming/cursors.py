@@ -11,6 +11,7 @@ import json
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from itertools import islice
 from sys import intern
 
@@ -70,7 +71,6 @@ a restart has brought it back."""
 GONE = [(1 << 62, 0, 0)]
 """Unit of an offset that its queue no longer has: no record begins there."""
 
-
 Bad = tuple[int, tuple[int, int, int], str, bool]
 """Offset and unit of an entry whose record is damaged, what is wrong with it, and whether the unit is."""
 
@@ -119,7 +119,7 @@ class Cursor:
 
 
 class Cursors:
-    """`append_now(body)` writes an acknowledgement record at once; `wait(cursor)` calls `fire` at the queue's next entry;
+    """`append_now(body)` writes an acknowledgement record at once; `wait(cursor, call)` calls at the queue's next entry;
     `wake(cursor, port)` calls that port's watcher at the end of the turn; `on_dirty()` asks for `take_bodies` in the next append phase;
     `share`: see `SharedBodies.shared`."""
 
@@ -127,7 +127,7 @@ class Cursors:
         self,
         reader: QueueReader,
         append_now: Callable[[bytes], None],
-        wait: Callable[[Cursor], None],
+        wait: Callable[[Cursor, Callable[[], None]], None],
         wake: Callable[[Cursor, int], None],
         on_dirty: Callable[[], None],
         share: Callable[[int, bytes], bytes],
@@ -657,13 +657,13 @@ class Cursors:
         if cursor.window.ready(self.end(cursor)):
             self.fire(cursor)
         else:
-            self._wait(cursor)
+            self._wait(cursor, partial(self.fire, cursor))
 
     def await_next(self, cursor: Cursor, port: int) -> None:
         """Call the port's watcher at the next entry, whatever is ready now."""
         if port in cursor.watchers:
             cursor.armed.add(port)
-            self._wait(cursor)
+            self._wait(cursor, partial(self.fire, cursor))
 
     def fire(self, cursor: Cursor) -> None:
         """An entry is ready: wake the armed watchers, each once; where they have ranks, the highest."""
@@ -674,7 +674,7 @@ class Cursors:
             for port in first:
                 self._wake(cursor, port)
             if armed:
-                self._wait(cursor)
+                self._wait(cursor, partial(self.fire, cursor))
                 seats.serve_the_rest(cursor)
             return
         while armed:

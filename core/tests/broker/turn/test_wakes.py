@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gantrymq.broker import broker as broker_module
-from gantrymq.broker.broker import WAKES_PER_TURN
+from gantrymq.broker.turn import wakes as wakes_module
+from gantrymq.broker.turn.wakes import WAKES_PER_TURN
 from gantrymq.model.message import Message
 from gantrymq.store.testing import MemoryFileSystem
 from tests.broker.node import Node
@@ -64,7 +64,7 @@ def test_who_is_woken_later_does_not_wait_for_the_crowd(node: Node) -> None:
 
 
 def test_time_ends_a_turn_too(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker_module, "WAKES_S", 0.002)
+    monkeypatch.setattr(wakes_module, "WAKES_S", 0.002)
     now = [0.0]
     node.broker.pending.times.now = lambda: now[0]
     served: list[int] = []
