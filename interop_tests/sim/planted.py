@@ -28,7 +28,7 @@ class Strikes:
 
 def forgotten_acknowledgements(node: Node) -> None:
     """What consumers acknowledged is never written."""
-    node.broker.cursors.take_bodies = lambda: []  # type: ignore[method-assign]
+    node.broker.cursors.settled.take_bodies = lambda: []  # type: ignore[method-assign]
 
 
 def turned_fates(node: Node) -> None:

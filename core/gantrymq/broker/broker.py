@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 from gantrymq.broker.config import DEFAULTS, BrokerConfig, BrokerOptions, GatewayConfig, TopicsConfig
 from gantrymq.broker.consuming.acks import ACK_TOPIC
 from gantrymq.broker.consuming.cursors import Cursors
+from gantrymq.broker.consuming.entries.shared_bodies import SharedBodies
 from gantrymq.broker.consuming.held import Held
 from gantrymq.broker.consuming.leases import Leases
 from gantrymq.broker.consuming.offsets import FLUSH_MS, OFFSET_TABLES, STEP_EVERY_MS, UNREAD_TABLE, ConsumerOffsets
 from gantrymq.broker.consuming.seats import Seats
-from gantrymq.broker.consuming.shared_bodies import SharedBodies
 from gantrymq.broker.delay.delays import Delays
 from gantrymq.broker.deletion import deletions
 from gantrymq.broker.deletion.deleting import Deleting
@@ -452,7 +452,7 @@ class Broker:
         taken = self._submitted.take(partial(self._prepare, messages, lights, matches))
         bodies: list[bytes] = []
         try:
-            if (bodies := self.cursors.take_bodies()) or self._internal:
+            if (bodies := self.cursors.settled.take_bodies()) or self._internal:
                 messages.extend([Message(ACK_TOPIC, body, queue_id=0) for body in bodies])
                 internal, self._internal = internal + self._internal, []
             self.tables.writing()
@@ -691,7 +691,7 @@ class Broker:
 
     def write_acks(self) -> None:
         """Make records of everything that cursors settled."""
-        for body in self.cursors.take_bodies():
+        for body in self.cursors.settled.take_bodies():
             self.append_ack(body)
 
 

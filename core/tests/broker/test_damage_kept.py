@@ -131,7 +131,7 @@ def test_a_blank_unit_is_kept_aside_and_the_first_record_of_the_log_is_not_taken
     blank(node.files, unit, "light" if light else "consumequeue")
     node = KeepingNode(node.files, node.clock)
     assert [body for _, body in node.drain(cursor)] == [b"0", b"1", b"3", b"4"]
-    assert node.broker.cursors.quarantined == {cursor: {2: (0, queue, 2)}}
+    assert node.broker.cursors.quarantined.by_cursor == {cursor: {2: (0, queue, 2)}}
     (entry,) = node.store.damage.entries.values()
     assert (entry.queue, entry.offset, entry.is_unit, entry.size) == (queue, 2, True, 0)
 
@@ -160,7 +160,7 @@ def test_a_light_queue_s_unit_that_names_another_whole_record_is_noticed(queue: 
     node = KeepingNode(node.files, node.clock)
     if queue == "own":
         assert [body for _, body in node.drain(cursor)] == [b"0", b"1", b"4"]
-        assert sorted(node.broker.cursors.quarantined[cursor]) == [2, 3]
+        assert sorted(node.broker.cursors.quarantined.by_cursor[cursor]) == [2, 3]
     else:
         found = node.store._queues.find("%LMQ%x", 0)
         assert found is not None

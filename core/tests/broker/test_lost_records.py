@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gantrymq.broker.consuming import cursors as cursors_module
+from gantrymq.broker.consuming import settled as settled_module
 from gantrymq.broker.consuming.acks import ACK_TOPIC
 from gantrymq.broker.port import EARLIEST, Delivery, Outcome, Route
 from gantrymq.model.message import Message
@@ -95,7 +95,7 @@ def front_part(node: Node, count: int) -> int:
 @pytest.mark.parametrize("lost", [0, 2])
 def test_no_front_part_of_a_state_forgets_what_was_written_before(lost: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a cursor that was cut, too, and what has taken the lost offsets since was acknowledged. An entry is a record."""
-    monkeypatch.setattr(cursors_module, "RECORD_BYTES_MAX", 1)
+    monkeypatch.setattr(settled_module, "RECORD_BYTES_MAX", 1)
     count, of = 0, 1
     while count <= of:
         node = Node(CrashFiles(), False)

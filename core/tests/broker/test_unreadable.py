@@ -117,7 +117,7 @@ def test_a_bad_sector_is_passed_over_and_its_records_are_kept(
         assert not isinstance(got, GantryError), got
         found += bodies(got)
     assert found == [b"%d" % number for number in range(30) if number not in (0, 1, 2, 7)]
-    assert sorted(node.broker.cursors.quarantined[cursor]) == [0, 1, 2, 7]
+    assert sorted(node.broker.cursors.quarantined.by_cursor[cursor]) == [0, 1, 2, 7]
     assert {entry.what for entry in node.store.damage.entries.values()} == {"the disk cannot read it"}
 
 

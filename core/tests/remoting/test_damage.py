@@ -216,11 +216,11 @@ def test_what_is_damaged_goes_with_its_queue_and_with_a_purge(site: Site) -> Non
     cursors = site.bench.broker.cursors
     for cursor in site.cursors.values():
         acquired(site, cursor)
-    assert len(cursors.waiting_for((position, "", -1))) == cursors.quarantined_count == 2
+    assert len(cursors.waiting_for((position, "", -1))) == cursors.quarantined.count == 2
     site.call("delete_cursor", site.cursors["native"])
-    assert cursors.quarantined_count == 1
+    assert cursors.quarantined.count == 1
     assert site.call("purge", site.cursors["light"]) == 1
-    assert cursors.quarantined_count == 0
+    assert cursors.quarantined.count == 0
     assert cursors.get(site.cursors["light"]).window.floor == COUNT
 
 
@@ -240,11 +240,11 @@ def test_a_commit_of_somebody_who_pulls_passes_over_what_is_kept_aside(site: Sit
     site.stopped(lambda: site.flip(LOG, position + 100, 1))
     popped(site)
     cursors = site.bench.broker.cursors
-    assert cursors.quarantined_count == 1
+    assert cursors.quarantined.count == 1
     site.bench.broker.commit_offset("CG", TOPIC, 0, COUNT)
     assert popped(site) == []
     assert cursors.waiting_for((position, "", -1)) == []
-    assert cursors.quarantined_count == 0
+    assert cursors.quarantined.count == 0
 
 
 def test_the_list_names_who_waits_and_a_skip_ends_it(site: Site) -> None:

@@ -47,7 +47,7 @@ def test_a_skip_ends_the_waiting_for_one_unit_alone(site: Site) -> None:
     assert json.loads(ask(link, DAMAGE_SKIP, position=0, queue=queue, offset=OTHER).body) == {"skipped": 2}
     assert waits(site) == {(queue, HURT): 2, (queue, OTHER): 0}
     assert json.loads(ask(link, DAMAGE_SKIP, position=0).body) == {"skipped": 2}
-    assert sum(waits(site).values()) == site.bench.broker.cursors.quarantined_count == 0
+    assert sum(waits(site).values()) == site.bench.broker.cursors.quarantined.count == 0
 
 
 def test_a_unit_that_is_mended_is_delivered_alone(site: Site) -> None:
@@ -66,5 +66,5 @@ def test_a_list_looks_up_who_waits_and_walks_over_nobody(site: Site) -> None:
     site.stopped(lambda: site.flip(LOG, site.units[1][0] + 100, 1))
     acquired(site, site.cursors["native"])
     cursors = site.bench.broker.cursors
-    cursors.quarantined = NoWalk(cursors.quarantined)
+    cursors.quarantined.by_cursor = NoWalk(cursors.quarantined.by_cursor)
     assert waits(site) == {(f"{TOPIC}/0", offset): 1 for offset in (1, HURT, OTHER)}

@@ -12,11 +12,9 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
-from itertools import islice
 from sys import intern
 
 from gantrymq.broker.consuming.acks import (
-    RECORD_BYTES_MAX,
     AckKind,
     cursors_in,
     decode,
@@ -25,20 +23,19 @@ from gantrymq.broker.consuming.acks import (
     encode_range,
     encode_state,
 )
-from gantrymq.broker.consuming.moved import MovedPlaces
+from gantrymq.broker.consuming.entries.moved import MovedPlaces
+from gantrymq.broker.consuming.entries.quarantine import Bad, Quarantine
+from gantrymq.broker.consuming.entries.shared_bodies import SHARED_BYTES_MIN
 from gantrymq.broker.consuming.priorities import PriorityWindow
 from gantrymq.broker.consuming.roles import Managed, QueueReader, Seated, parse_queue
-from gantrymq.broker.consuming.shared_bodies import SHARED_BYTES_MIN
+from gantrymq.broker.consuming.settled import Settled
 from gantrymq.broker.consuming.window import MARK_STEP, AckWindow
 from gantrymq.broker.port import SHARED_GROUP, CursorDetails, CursorInfo, Delivery, Outcome
 from gantrymq.model.dialect import quick_json
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
-from gantrymq.model.names import LMQ_PREFIX, light_name
-from gantrymq.store.checked import NO_ENTRY, NOT_READ
+from gantrymq.store.checked import NOT_READ
 from gantrymq.store.damage import Key as DamageKey
-from gantrymq.store.damage import key as damage_key
-from gantrymq.store.log.record import is_entry
 from gantrymq.store.queues.consume_queue import HOLE, HOLE_SIZE
 
 log = logging.getLogger(__name__)
@@ -51,9 +48,6 @@ a million long, is not made at start."""
 ACQUIRE_MAX = 4096
 """Entries leased by one call: one call must not stall the loop."""
 
-STATES_AT_ONCE = 64
-"""Cursors whose whole state one turn writes, where single acknowledgements were refused."""
-
 RUN_MIN = 4
 """Runs longer than this are RANGE entries of 25 bytes; shorter ones are offsets of 8 bytes in the cursor's LIST."""
 
@@ -64,15 +58,8 @@ NO_WATCHERS: dict[int, Callable[[int], None]] = {}
 NONE_ARMED: set[int] = set()
 """Of all cursors that nobody watches; nothing is ever put in."""
 
-QUARANTINED_MAX = 100_000
-"""Entries with a damaged record that are known by name, at some 500 bytes each. What is more is not settled either, but nobody can skip it before
-a restart has brought it back."""
-
 GONE = [(1 << 62, 0, 0)]
 """Unit of an offset that its queue no longer has: no record begins there."""
-
-Bad = tuple[int, tuple[int, int, int], str, bool]
-"""Offset and unit of an entry whose record is damaged, what is wrong with it, and whether the unit is."""
 
 
 Seen = tuple[list[int], "list[Message | None]", int, list[Bad]]
@@ -120,7 +107,7 @@ class Cursor:
 
 class Cursors:
     """`append_now(body)` writes an acknowledgement record at once; `wait(cursor, call)` calls at the queue's next entry;
-    `wake(cursor, port)` calls that port's watcher at the end of the turn; `on_dirty()` asks for `take_bodies` in the next append phase;
+    `wake(cursor, port)` calls that port's watcher at the end of the turn; `on_dirty()` asks for `settled.take_bodies` in the next append phase;
     `share`: see `SharedBodies.shared`."""
 
     def __init__(
@@ -136,7 +123,6 @@ class Cursors:
         self._append_now = append_now
         self._wait = wait
         self._wake = wake
-        self._on_dirty = on_dirty
         self.share = share
         self.by_id: dict[int, Cursor] = {}
         self.moved = MovedPlaces()
@@ -145,26 +131,9 @@ class Cursors:
         self.shared: dict[int, Cursor] = {}
         """Those of `SHARED_GROUP`."""
         self._holders: dict[int, set[int]] = {}
-        self._acked: dict[int, list[int]] = {}
-        self._back: dict[int, list[int]] = {}
-        self._runs: list[bytes] = []
-        """Entries for whole runs, and for marks that went back."""
-        self._unwritten: dict[int, None] = {}
-        """Cursors with acknowledgements that a full disk refused: their whole state is written when it has room. No more of them than
-        there are cursors, whatever is settled meanwhile."""
-        self._due: list[int] = []
-        """...of these, those whose turn it is."""
-        self._cut: dict[int, int] = {}
-        """By cursor, where its queue's end cut it, until that is handed over to be written. Only what records were lost of."""
-        self._cutting: set[int] = set()
-        """Cut at this start, and handed over at least once."""
+        self.settled = Settled(on_dirty, self.state_of)
+        self.quarantined = Quarantine(reader)
         self._next_id = 1
-        self.quarantined: dict[int, dict[int, DamageKey]] = {}
-        """By cursor: offsets whose record is damaged, with what the list of damage calls it. Neither in flight nor returned nor done: the queue holds them, and a start
-        brings them back, perhaps to be read."""
-        self._waiting: dict[DamageKey, dict[tuple[int, int], None]] = {}
-        """The same by damage: cursor and offset."""
-        self.quarantined_count = 0
         self.on_deleted: list[Callable[[Cursor], None]] = []
         """Called for each cursor that is forgotten."""
 
@@ -220,7 +189,7 @@ class Cursors:
 
     def recovered(self) -> None:
         """Replay is over: bring back what was in flight; nothing may point beyond its queue's end. What did is cut, and the caller
-        has that written (`take_bodies`) before the queue gets other records: the next start must not take them for done."""
+        has that written (`Settled.take_bodies`) before the queue gets other records: the next start must not take them for done."""
         for cursor in self.by_id.values():
             window = cursor.window
             end = self.end(cursor)
@@ -228,8 +197,7 @@ class Cursors:
                 log.warning("cursor %d (%s, group %s) was at %d, its queue ends at %d: cut to the end",
                             cursor.id, cursor.queue, cursor.group, window.next_offset, end)  # fmt: skip
                 window.cut(end)
-                self._cut[cursor.id] = end
-                self._due.append(cursor.id)
+                self.settled.note_cut(cursor.id, end)
             window.counts = {
                 offset: count
                 for offset, count in window.counts.items()
@@ -286,10 +254,9 @@ class Cursors:
                 (self._of_queue[cursor.queue],) = found.values()
         elif found is cursor:
             del self._of_queue[cursor.queue]
-        for table in (self._acked, self._back, self._unwritten, self._cut):
-            table.pop(cursor.id, None)
-        for offset in list(self.quarantined.get(cursor.id, ())):
-            self._release_quarantined(cursor, offset)
+        self.settled.forget(cursor.id)
+        for offset in self.quarantined.offsets(cursor.id):
+            self.quarantined.release(cursor.id, offset)
         cursor.watchers, cursor.armed = NO_WATCHERS, NONE_ARMED
         for on_deleted in self.on_deleted:
             on_deleted(cursor)
@@ -322,7 +289,7 @@ class Cursors:
 
     def state_of(self, cursor_id: int) -> list[bytes]:
         """Acknowledgement entries that make the cursor's state again without earlier ones; what is settled and not yet written must
-        be written first (`take_bodies`). Nothing for a cursor that is gone."""
+        be written first (`Settled.take_bodies`). Nothing for a cursor that is gone."""
         cursor = self.by_id.get(cursor_id)
         return encode_state(cursor_id, cursor.window) if cursor is not None else []
 
@@ -365,7 +332,7 @@ class Cursors:
         units = [(self.units(cursor, offset, 1) or GONE)[0] for offset in offsets]
         keep = self.within(units, bytes_max)
         found = self._reader.get_many([(unit[0], unit[1]) for unit in units[:keep]], [])
-        bad = self.damaged(cursor, offsets[:keep], units[:keep], found)
+        bad = self.quarantined.damaged(cursor, offsets[:keep], units[:keep], found)
         left = bytes_max - sum([unit[1] for unit in units[:keep]])
         more = count_max - keep if keep == len(offsets) and left > 0 else 0
         seen = self.peek(cursor, more, left) if more else None  # nothing is changed before all of it is read
@@ -408,7 +375,7 @@ class Cursors:
         keep = self.within(units, bytes_max)
         del offsets[keep:], units[keep:]
         found = self._reader.get_many([(unit[0], unit[1]) for unit in units], [])
-        return offsets, found, min(back, keep), self.damaged(cursor, offsets, units, found)
+        return offsets, found, min(back, keep), self.quarantined.damaged(cursor, offsets, units, found)
 
     def take(self, cursor: Cursor, seen: Seen, holder: int, count_max: int, port: int = 0) -> list[Delivery]:
         """Lease what was just seen. Entries whose record is gone are done silently, those whose record is damaged are kept aside. Coming back short
@@ -460,69 +427,32 @@ class Cursors:
 
     # What cannot be read.
 
-    def damaged(
-        self, cursor: Cursor, offsets: Sequence[int], units: Sequence[tuple[int, int, int]], found: Sequence[Message | None]
-    ) -> list[Bad]:  # fmt: skip
-        """Which of these entries have a damaged record, or one of another place. Changes nothing. May raise `Cold`."""
-        bad: list[Bad] = []
-        light = (
-            light_name(cursor.light) if cursor.light else cursor.topic if cursor.topic.startswith(LMQ_PREFIX) else ""
-        )
-        topic = "" if light else cursor.topic
-        for offset, unit, message in zip(offsets, units, found, strict=True):
-            if message is None:
-                what, is_unit = self._reader.fault(unit)
-                if what:
-                    bad.append((offset, unit, what, is_unit))
-            elif topic and (message.queue_offset != offset or message.topic != topic):
-                place = f"{message.topic}/{message.queue_id}, offset {message.queue_offset}"
-                bad.append((offset, unit, f"the unit names the record of {place}", True))
-            elif light and not self._reader.is_fresh(unit[0]) and not is_entry(message.dispatch, light, offset):
-                bad.append((offset, unit, NO_ENTRY, True))
-        return bad
-
     def quarantine(self, cursor: Cursor, bad: Sequence[Bad]) -> set[int]:
         """Entries that were acquired, or never, wait for a better disk or for somebody who skips them; returns their offsets."""
-        for offset, unit, what, is_unit in bad:
-            self._reader.note_damage(unit, cursor.queue, offset, what, is_unit)
-            cursor.window.inflight.pop(offset, None)
-            known = self.quarantined.get(cursor.id, {})
-            if offset not in known and self.quarantined_count < QUARANTINED_MAX:
-                key = damage_key(unit[0], cursor.queue, offset, is_unit)
-                self.quarantined.setdefault(cursor.id, known)[offset] = key
-                self._waiting.setdefault(key, {})[cursor.id, offset] = None
-                self.quarantined_count += 1
+        self.quarantined.add(cursor, bad)
+        for entry in bad:
+            cursor.window.inflight.pop(entry[0], None)
         return {entry[0] for entry in bad}
 
     def waiting_for(self, damage: DamageKey) -> list[tuple[Cursor, int]]:
         """Who waits for a damaged record or unit (`Damaged.key`), and at which offset of his queue."""
-        found = [(self.by_id[cursor_id], offset) for cursor_id, offset in self._waiting.get(damage, ())]
+        found = [(self.by_id[cursor_id], offset) for cursor_id, offset in self.quarantined.waiting_for(damage)]
         for cursor, offset in found:
             if cursor.window.is_done(offset):  # a limit or somebody's commit has passed over it
-                self._release_quarantined(cursor, offset)
+                self.quarantined.release(cursor.id, offset)
         return [(cursor, offset) for cursor, offset in found if not cursor.window.is_done(offset)]
 
     def end_waiting(self, damage: DamageKey, deliver: bool) -> int:
         """Nobody waits for it any more: it is done unread, or (`deliver`) it is whole again. The number of entries."""
         waiting = self.waiting_for(damage)
         for cursor, offset in waiting:
-            self._release_quarantined(cursor, offset)
+            self.quarantined.release(cursor.id, offset)
             if deliver:
                 cursor.window.bring_back(offset)
                 self.fire(cursor)
             else:
                 self._done(cursor, offset)
         return len(waiting)
-
-    def _release_quarantined(self, cursor: Cursor, offset: int) -> None:
-        known = self.quarantined[cursor.id]
-        key = known.pop(offset)
-        del self._waiting[key][cursor.id, offset]
-        if not self._waiting[key]:
-            del self._waiting[key]
-        self.quarantined_count -= 1
-        if not known:
-            del self.quarantined[cursor.id]
 
     def mark(self, cursor: Cursor, end: int, credit: int) -> None:
         """Offsets below `end` are about to be delivered: the delivered mark goes ahead of them, by as many as the consumers may hold. After
@@ -538,7 +468,7 @@ class Cursors:
             end = max(cursor.window.acquired_end(), cursor.recovered_below)
             if cursor.window.marked > end:
                 cursor.window.cut(end)
-                self._runs.append(encode_one(AckKind.CUT, cursor.id, end))
+                self.settled.note_stop(encode_one(AckKind.CUT, cursor.id, end))
 
     # Pop consumers keep deadlines of their own (pops.py): whole runs at once.
 
@@ -551,28 +481,26 @@ class Cursors:
         else:
             for offset in offsets:
                 window.done(offset)
-        self._note_acked(cursor.id).extend(offsets)
+        self.settled.note(cursor.id).extend(offsets)
 
     def settle_one(self, cursor: Cursor, offset: int) -> None:
         """As `settle_run` for one offset."""
         cursor.window.done(offset)
-        acked = self._acked.get(cursor.id)
-        (acked if acked is not None else self._note_acked(cursor.id)).append(offset)
+        acked = self.settled.acked.get(cursor.id)
+        (acked if acked is not None else self.settled.note(cursor.id)).append(offset)
 
     def skip(self, cursor: Cursor, first: int, last: int) -> None:
         """Done without ever having been delivered: `first..last`, both included."""
         cursor.window.done_range(first, last)
         if last - first < RUN_MIN:
-            self._note_acked(cursor.id).extend(range(first, last + 1))
+            self.settled.note(cursor.id).extend(range(first, last + 1))
         else:
-            if not self._acked and not self._back and not self._runs:
-                self._on_dirty()
-            self._runs.append(encode_range(cursor.id, first, last))
+            self.settled.note_run(encode_range(cursor.id, first, last))
 
     def give_back(self, cursor: Cursor, offsets: list[int]) -> None:
         """Returned after a delivery: offsets in flight, ascending."""
         cursor.window.give_back_many(offsets)
-        self.note_back(cursor, offsets)
+        self.settled.note_back(cursor.id, offsets)
 
     def settle(self, items: Sequence[tuple[int, int, Outcome]]) -> None:
         """Apply outcomes; what is not in flight is ignored."""
@@ -601,7 +529,7 @@ class Cursors:
         for offset in offsets:
             cursor.window.done_out(offset)
         if offsets:
-            self._note_acked(cursor.id).extend(offsets)
+            self.settled.note(cursor.id).extend(offsets)
 
     def release(self, holder: int) -> None:
         """Requeue everything that the holder has."""
@@ -611,7 +539,7 @@ class Cursors:
                 continue
             offsets = cursor.window.give_back_all(holder)
             if offsets:
-                self.note_back(cursor, offsets)
+                self.settled.note_back(cursor.id, offsets)
                 if cursor.managed is not None:
                     cursor.managed.came_back(offsets)
                 self.fire(cursor)
@@ -630,8 +558,8 @@ class Cursors:
         dropped = window.skip_to(end)
         for entry in entries:
             self._append_now(entry)
-        for offset in list(self.quarantined.get(cursor.id, ())):
-            self._release_quarantined(cursor, offset)
+        for offset in self.quarantined.offsets(cursor.id):
+            self.quarantined.release(cursor.id, offset)
             dropped += not window.is_done(offset)
             self._done(cursor, offset)
         return dropped
@@ -680,55 +608,6 @@ class Cursors:
         while armed:
             self._wake(cursor, armed.pop())
 
-    def take_bodies(self) -> list[bytes]:
-        """Bodies of the records for everything settled since the last call."""
-        if not (self._runs or self._back or self._acked or self._due):
-            return []  # asked once per turn
-        entries, self._runs = self._runs, []
-        for kind, changed in ((AckKind.BACK, self._back), (AckKind.LIST, self._acked)):
-            for cursor_id, offsets in changed.items():
-                entries.extend(encode_offsets(kind, cursor_id, offsets))
-            changed.clear()
-        due, self._due = self._due, []
-        for cursor_id in due:  # behind the entries above, which are in the state
-            state = self.state_of(cursor_id)
-            if cursor_id in self._cut:  # in one piece with the begin of the state, lest a crash leave the cut alone
-                self._cutting.add(cursor_id)
-                state[:1] = [b"".join([encode_one(AckKind.CUT, cursor_id, self._cut.pop(cursor_id)), *state[:1]])]
-            entries += state
-        bodies: list[bytes] = []
-        part: list[bytes] = []
-        size = 0
-        for entry in entries:
-            if size + len(entry) > RECORD_BYTES_MAX and part:
-                bodies.append(b"".join(part))
-                part = []
-                size = 0
-            part.append(entry)
-            size += len(entry)
-        if part:
-            bodies.append(b"".join(part))
-        return bodies
-
-    def refused(self, bodies: Sequence[bytes]) -> None:
-        """These records did not come into the log: `write_again` when it may have room."""
-        for body in bodies:
-            found = cursors_in(body)
-            self._unwritten.update(dict.fromkeys(found))
-            if not self._cutting.isdisjoint(found):
-                self._cut.update({at: offsets[0] for kind, at, offsets in decode(body) if kind is AckKind.CUT})
-
-    def write_again(self) -> bool:
-        """The next `take_bodies` has the state of some cursors with refused records; True: there are more of them."""
-        self._due += islice(self._unwritten, STATES_AT_ONCE)
-        for cursor_id in self._due:
-            self._unwritten.pop(cursor_id, None)
-        return bool(self._unwritten)
-
-    def unwritten(self) -> int:
-        """Cursors with refused records whose turn has not come."""
-        return len(self._unwritten)
-
     def _insert(self, cursor: Cursor) -> None:
         self.by_id[cursor.id] = cursor
         found = self._of_queue.get(cursor.queue)
@@ -743,21 +622,13 @@ class Cursors:
 
     def _done(self, cursor: Cursor, offset: int) -> None:
         cursor.window.done(offset)
-        self._note_acked(cursor.id).append(offset)
-
-    def _note_acked(self, cursor_id: int) -> list[int]:
-        acked = self._acked.get(cursor_id)
-        if acked is None:
-            if not self._acked and not self._back and not self._runs:
-                self._on_dirty()
-            acked = self._acked[cursor_id] = []
-        return acked
+        self.settled.note(cursor.id).append(offset)
 
     def _return(self, cursor: Cursor, offset: int, delivered: bool) -> None:
         if not cursor.window.give_back(offset, delivered):
             return
         if delivered:
-            self.note_back(cursor, [offset])
+            self.settled.note_back(cursor.id, [offset])
         if cursor.managed is not None:
             cursor.managed.came_back([offset])
         self.fire(cursor)
@@ -765,12 +636,6 @@ class Cursors:
     def has(self, holder: int, cursor: Cursor) -> bool:
         """Whether the holder acquired something of the cursor and was not released since."""
         return cursor.id in self._holders.get(holder, ())
-
-    def note_back(self, cursor: Cursor, offsets: list[int]) -> None:
-        """They were given back after a delivery: a record of it is due."""
-        if not self._acked and not self._back and not self._runs:
-            self._on_dirty()
-        self._back.setdefault(cursor.id, []).extend(offsets)
 
     def raw_units(self, cursor: Cursor, offset: int, count: int) -> list[tuple[int, int, int]]:
         """Units as the queue itself has them, dense from `offset` on; below its minimum they are holes."""

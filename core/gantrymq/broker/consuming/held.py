@@ -67,7 +67,7 @@ class Held:
                 cursor.window.hold((offset,), holder)
             else:
                 self._give_back(cursor, offset, True, holder)
-                self._cursors.note_back(cursor, [offset])
+                self._cursors.settled.note_back(cursor.id, [offset])
         self._entries = []
 
     def _alive(self) -> list[tuple[Cursor, int, Outcome, int]]:

@@ -6,7 +6,7 @@ import errno
 from typing import TYPE_CHECKING
 
 from gantrymq.broker.consuming.cursors import ACQUIRE_MAX, Cursor, Cursors
-from gantrymq.broker.consuming.shared_bodies import SHARED_BYTES_MIN
+from gantrymq.broker.consuming.entries.shared_bodies import SHARED_BYTES_MIN
 from gantrymq.broker.port import Delivery, Scanned
 from gantrymq.store.checked import NOT_READ
 
@@ -33,7 +33,7 @@ class Scans:
         del units[cursors.within(units, bytes_max) :]
         offsets = range(first, first + len(units))
         found = self._reader.get_many([(unit[0], unit[1]) for unit in units], [])
-        bad = {entry[0]: entry[2] for entry in cursors.damaged(cursor, offsets, units, found)}
+        bad = {entry[0]: entry[2] for entry in cursors.quarantined.damaged(cursor, offsets, units, found)}
         if bad and len(bad) == len(units) and all(what == NOT_READ for what in bad.values()):
             raise OSError(errno.EIO, f"Input/output error in {cursor.queue}, at each of {len(bad)} records")
         deliveries = []

@@ -67,7 +67,7 @@ class Refused:
     def acknowledgements(self, bodies: Sequence[bytes]) -> None:
         """These records were refused: without them all that was settled would come again after a start."""
         if bodies:
-            self._cursors.refused(bodies)
+            self._cursors.settled.refused(bodies)
             self._later()
 
     def drain(self, write: Callable[[], None]) -> None:
@@ -75,10 +75,10 @@ class Refused:
         cursors, more = self._cursors, True
         cursors.stop_marks()
         while more:
-            left = cursors.unwritten()
-            more = cursors.write_again()
+            left = cursors.settled.unwritten()
+            more = cursors.settled.write_again()
             write()
-            more = more and cursors.unwritten() < left
+            more = more and cursors.settled.unwritten() < left
 
     def _later(self) -> None:
         if not self._armed:
@@ -87,7 +87,7 @@ class Refused:
 
     def _retry(self, now_ms: int) -> None:
         self._armed = False
-        if self._cursors.write_again():
+        if self._cursors.settled.write_again():
             self._later()
         self._again()
 

@@ -57,7 +57,7 @@ class DeadLetters:
         try:
             units = [(broker.cursors.units(cursor, offset, 1) or GONE)[0] for offset in offsets]
             found = broker.store.get_many([(unit[0], unit[1]) for unit in units])
-            bad = broker.cursors.damaged(cursor, offsets, units, found)
+            bad = broker.cursors.quarantined.damaged(cursor, offsets, units, found)
         except Cold as cold:
             broker.fetch(cold, step, self._copy)
             return

@@ -16,7 +16,8 @@ from gantrymq.store.queues.consume_queue import HOLE_SIZE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gantrymq.broker.consuming.cursors import Bad, Cursor, Cursors
+    from gantrymq.broker.consuming.cursors import Cursor, Cursors
+    from gantrymq.broker.consuming.entries.quarantine import Bad
     from gantrymq.store.message_store import MessageStore
     from gantrymq.store.queues.consume_queue import Unit
 
@@ -210,7 +211,7 @@ def _moved_records(
 ) -> list[bytes]:
     """A piece for each, empty where its record is lost or damaged."""
     messages = store.get_many([(unit[0], unit[1]) for unit in units])
-    found.bad = cursors.damaged(cursor, offsets, units, messages)
+    found.bad = cursors.quarantined.damaged(cursor, offsets, units, messages)
     bad = {entry[0] for entry in found.bad}
     pieces = []
     for offset, message in zip(offsets, messages, strict=True):

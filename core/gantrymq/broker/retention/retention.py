@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.broker.consuming.acks import ACK_TOPIC, RECORD_BYTES_MAX
-from gantrymq.broker.consuming.moved import MOVED_MAX
+from gantrymq.broker.consuming.entries.moved import MOVED_MAX
 from gantrymq.broker.retention.live import Survey
 from gantrymq.broker.retention.pins import OVER_TABLE, Pins, SessionLimits
 from gantrymq.broker.slices import HELD, Sliced, Slices, patient
@@ -208,7 +208,7 @@ class Retention:
             (
                 "gantry_store_damaged_entries",
                 "Entries of queues, sessions and groups that wait for a damaged record",
-                lambda: self._broker.cursors.quarantined_count,
+                lambda: self._broker.cursors.quarantined.count,
                 "gauge",
             ),
             (

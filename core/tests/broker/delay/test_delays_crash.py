@@ -108,7 +108,7 @@ def test_a_recalled_message_stays_recalled_when_its_order_is_all_that_is_left() 
     _, message = node.send_later(b"x", TIMER_DELAY_MS=60_000)
     node.later(b"y", TIMER_DELAY_MS=60_000)
     at_ms = int(message.property("TIMER_OUT_MS")) + 1
-    node.broker.cursors.take_bodies = lambda: []  # type: ignore[method-assign]
+    node.broker.cursors.settled.take_bodies = lambda: []  # type: ignore[method-assign]
     answers: list[object] = []
     recall(node, "t", "Ux", at_ms, "g", b"\x7f\0\0\x01\0\0\0\0", answers.append)
     node.turn.run_until_quiet()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gantrymq.broker.consuming import cursors as cursors_module
+from gantrymq.broker.consuming import settled as settled_module
 from gantrymq.broker.port import EARLIEST, END, Delivery, Outcome, Route
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
@@ -115,7 +115,7 @@ def test_a_purge_that_was_refused_holds(files: MemoryFileSystem) -> None:
 
 
 def test_many_cursors_are_written_a_part_at_a_time(files: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cursors_module, "STATES_AT_ONCE", 2)
+    monkeypatch.setattr(settled_module, "STATES_AT_ONCE", 2)
     node = Node(files, False)
     queues = [queue(node)[1] for _ in range(5)]
     send(node, 3)
@@ -136,7 +136,7 @@ def test_many_cursors_are_written_a_part_at_a_time(files: MemoryFileSystem, monk
 
 def test_a_clean_stop_writes_all_that_was_refused(files: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
     """The timer would have come to a part of it."""
-    monkeypatch.setattr(cursors_module, "STATES_AT_ONCE", 2)
+    monkeypatch.setattr(settled_module, "STATES_AT_ONCE", 2)
     node = Node(files, False)
     queues = [queue(node)[1] for _ in range(5)]
     send(node, 3)
@@ -149,7 +149,7 @@ def test_a_clean_stop_writes_all_that_was_refused(files: MemoryFileSystem, monke
 
 
 def test_a_disk_that_is_still_full_holds_no_stop_up(files: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cursors_module, "STATES_AT_ONCE", 2)
+    monkeypatch.setattr(settled_module, "STATES_AT_ONCE", 2)
     node = Node(files, False)
     queues = [queue(node)[1] for _ in range(5)]
     send(node, 3)

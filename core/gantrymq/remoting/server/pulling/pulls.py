@@ -12,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
 from gantrymq.administration.reading import Reading
-from gantrymq.broker.consuming.shared_bodies import SHARED_BYTES_MIN, SharedBodies
+from gantrymq.broker.consuming.entries.shared_bodies import SHARED_BYTES_MIN, SharedBodies
 from gantrymq.broker.topics import PERM_READ
 from gantrymq.model import names, sysflag
 from gantrymq.model.errors import ErrorCode, GantryError

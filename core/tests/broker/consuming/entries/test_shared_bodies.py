@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gantrymq.broker.consuming.shared_bodies import KEPT_BYTES_MAX, KEPT_MS, SharedBodies
+from gantrymq.broker.consuming.entries.shared_bodies import KEPT_BYTES_MAX, KEPT_MS, SharedBodies
 from gantrymq.net.testing import ManualClock, ManualWheel
 
 

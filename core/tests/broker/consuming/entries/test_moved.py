@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gantrymq.broker.consuming.moved import WALKS_MAX, MovedPlaces
+from gantrymq.broker.consuming.entries.moved import WALKS_MAX, MovedPlaces
 from gantrymq.store.checkpoints.snapshot_file import moved_block, read_moved
 
 
