@@ -163,6 +163,18 @@ class Process:
             ) from None
 
 
+class Written(Process):
+    """`gantry` with a file that says all: not a setting more. It runs in its own directory."""
+
+    def launch(self) -> None:
+        environment = {name: os.environ.get(name, default) for name, default in (("PATH", ""), ("HOME", "/"))}
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, *GANTRY, *self.command, "--ready-file", str(self._ready_path)],
+                stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=self.directory, env=environment | guard.mark(),
+            )  # fmt: skip
+
+
 class Gantry:
     """A whole installation: one process (`combined`), three (`separated`: nameserver, broker, gateways), or four with two brokers (`two groups`)."""
 

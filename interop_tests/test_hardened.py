@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import secrets
 import shlex
@@ -12,7 +11,6 @@ import shutil
 import socket
 import ssl
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,9 +26,8 @@ from gantrymq.cli.security.certificates import Authority
 from gantrymq.client import Producer
 from gantrymq.client.client import Client
 from gantrymq.model.errors import ErrorCode, GantryError
-from interop_tests import guard
 from interop_tests.commands import gantry
-from interop_tests.running import Process, free_port
+from interop_tests.running import Written, free_port
 from interop_tests.waiting import until
 
 PAGE = (Path(__file__).parents[1] / "docs/operations/security.md").read_text()
@@ -49,7 +46,7 @@ def first_steps() -> str:
     return sample("sh")
 
 
-class Hardened(Process):
+class Hardened(Written):
     """`gantry up` with the page's file: other ports and another directory, and not a word more."""
 
     def __init__(self, directory: Path) -> None:
@@ -71,15 +68,6 @@ class Hardened(Process):
         super().__init__(
             "up", directory, ["up", "--config", str(self.etc / "gantry.toml"), "--data", str(directory / "data")]
         )
-
-    def launch(self) -> None:
-        """As `Process`, without a setting of its own."""
-        with self.log_path.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "gantrymq", *self.command, "--ready-file", str(self._ready_path)],
-                stdout=log, stderr=log, stdin=subprocess.DEVNULL,
-                env={"PATH": os.environ.get("PATH", ""), "HOME": os.environ.get("HOME", "/")} | guard.mark(),
-            )  # fmt: skip
 
     def tls(self, client: str = "") -> ssl.SSLContext:
         made = ssl.create_default_context(cafile=self.etc / "ca.pem")
