@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
 from typing import Any, Final
 
 from gantrymq.net.held.outbound import Piece, Pieces, gathered
 from gantrymq_gateways.amqp.wire import constants as c
-from gantrymq_gateways.amqp.wire.assembling import Assembling
+from gantrymq_gateways.amqp.wire.assembling import Assembling, Content, expected_content
 from gantrymq_gateways.amqp.wire.codec import (
-    CONTENT,
     CONTENT_OVERHEAD,
     FRAME,
     HEADER,
@@ -129,15 +128,8 @@ class _Phase(Enum):
 
 
 @dataclass(slots=True)
-class _Channel:
+class _Channel(Content):
     phase: _Phase = _Phase.OPEN
-    publish: bytes | None = None
-    """Arguments of a basic.publish whose content is not complete."""
-    properties: bytes | None = None
-    size: int = 0
-    body: bytearray = field(default_factory=bytearray)
-    begun: int = 0
-    """Number of the body that is not complete."""
 
 
 def _only_root(vhost: str) -> None:
@@ -183,9 +175,6 @@ class Connection:
         """Bytes that must be in it before it is worth looking again."""
         self._number = 1
         """Of the frame that is unfinished: another one when that is whole."""
-        self._bodies = 0
-        self._begun: dict[int, None] = {}
-        """Numbers of bodies that are not complete, the oldest first."""
         self.taken = 0
         """How much of what was received last is dealt with, or kept."""
         self._out: list[Piece] = []
@@ -193,7 +182,7 @@ class Connection:
         """There are pieces that must not be copied."""
         self._payload_max = FRAME_MAX_BEFORE_TUNE - c.FRAME_OVERHEAD
         self._channels: dict[int, _Channel] = {}
-        self._assembling = Assembling(settings.assembling, settings.body_bytes_max)
+        self._assembling = Assembling(settings.assembling, settings.body_bytes_max, settings.body_bytes_now)
         self._now = now_ms
         self._deadline: int | None = now_ms + HANDSHAKE_MS
         self._half_ms = 0
@@ -297,7 +286,7 @@ class Connection:
             if state is not None and state.phase is not _Phase.CLOSING and self._state is State.RUNNING:
                 crossed = state.phase is _Phase.DRAINING
                 state.phase = _Phase.CLOSING
-                self._forget_content(state)
+                self._assembling.forget(state)
                 self.send(channel, "channel.close", error.code, text, number >> 16, number & 0xFFFF)
                 if crossed:
                     # AMQP 1.5.2.6: the peer's own channel.close has come already, and it waits for the answer.
@@ -619,7 +608,7 @@ class Connection:
                 self.send(number, "channel.close-ok")
             return
         if channel.publish is not None:
-            self._expected_content(channel, events)
+            self._connection_error(expected_content(channel), events, c.NUMBER_PUBLISH)
         elif method.name == "channel.open":
             error = AmqpError(c.CHANNEL_ERROR, "second 'channel.open' seen", connection=True)
             self._connection_error(error, events, method.number)
@@ -659,15 +648,9 @@ class Connection:
             self._open_channel(number, method, events)
         elif channel.phase is _Phase.OPEN:
             if channel.publish is not None:
-                self._expected_content(channel, events)
+                self._connection_error(expected_content(channel), events, c.NUMBER_PUBLISH)
             else:
                 channel.publish = arguments
-
-    def _expected_content(self, channel: _Channel, events: list[Event]) -> None:
-        wanted = "header" if channel.properties is None else "body"
-        text = f"expected content {wanted} for class {c.CLASS_BASIC}, got non content {wanted} frame instead"
-        error = AmqpError(c.UNEXPECTED_FRAME, text, connection=True)
-        self._connection_error(error, events, c.NUMBER_PUBLISH)
 
     def _receive_content(self, kind: int, number: int, payload: bytes, events: list[Event]) -> None:
         channel = self._channels.get(number)
@@ -679,64 +662,18 @@ class Connection:
         elif channel.publish is None:
             text = "expected method frame, got non method frame instead"
             self._connection_error(AmqpError(c.UNEXPECTED_FRAME, text, connection=True), events)
-        elif (kind == c.FRAME_HEADER) != (channel.properties is None):
-            self._expected_content(channel, events)
-        elif kind == c.FRAME_HEADER:
-            self._content_header(channel, number, payload, events)
         else:
-            self._content_body(channel, number, payload, events)
-
-    def _content_header(self, channel: _Channel, number: int, payload: bytes, events: list[Event]) -> None:
-        class_id, _weight, size = CONTENT.unpack_from(payload)
-        if class_id != c.CLASS_BASIC:
-            text = f"expected content header for class {c.CLASS_BASIC}, got one for class {class_id} instead"
-            error = AmqpError(c.UNEXPECTED_FRAME, text, connection=True)
-            self._connection_error(error, events, c.NUMBER_PUBLISH)
-            return
-        now = self._settings.body_bytes_now if size > self._payload_max else None
-        limit = now() if now is not None else self._settings.body_bytes_max
-        if size > limit:
-            text = f"message size {size} is larger than configured max size {limit}"
-            self.fail(AmqpError(c.PRECONDITION_FAILED, text), number, c.NUMBER_PUBLISH)
-            events.append(ChannelFailed(number))
-            return
-        channel.properties = payload[CONTENT_OVERHEAD:]
-        channel.size = size
-        if not size:
-            self._content_complete(channel, number, events)
-
-    def _content_body(self, channel: _Channel, number: int, payload: bytes, events: list[Event]) -> None:
-        body = channel.body
-        body += payload
-        self._assembling.add(len(payload))
-        if len(body) > channel.size:
-            text = f"content body of {len(body)} octets is longer than the {channel.size} that its header announced"
-            self._connection_error(AmqpError(c.FRAME_ERROR, text, connection=True), events, c.NUMBER_PUBLISH)
-        elif len(body) == channel.size:
-            self._content_complete(channel, number, events)
-        else:
-            if not channel.begun:
-                self._bodies = channel.begun = self._bodies + 1
-                self._begun[channel.begun] = None
-            if limit := self._assembling.exceeded():
-                text = f"bodies of over {limit} octets are begun on this connection and not complete"
-                self.fail(AmqpError(c.RESOURCE_ERROR, text), number, c.NUMBER_PUBLISH)
-                events.append(ChannelFailed(number))
-
-    def _content_complete(self, channel: _Channel, number: int, events: list[Event]) -> None:
-        arguments, properties = channel.publish, channel.properties
-        if arguments is not None and properties is not None:
-            events.append(Publish(number, arguments, properties, bytes(channel.body)))
-        self._forget_content(channel)
-
-    def _forget_content(self, channel: _Channel) -> None:
-        channel.publish = channel.properties = None
-        channel.size = 0
-        self._assembling.add(-len(channel.body))
-        channel.body = bytearray()
-        if channel.begun:
-            del self._begun[channel.begun]
-            channel.begun = 0
+            try:
+                self._assembling.receive(channel, kind == c.FRAME_HEADER, payload, self._payload_max)
+            except AmqpError as error:
+                if error.connection:
+                    self._connection_error(error, events, c.NUMBER_PUBLISH)
+                else:
+                    self.fail(error, number, c.NUMBER_PUBLISH)
+                    events.append(ChannelFailed(number))
+                return
+            if channel.is_complete():
+                events.append(Publish(number, *self._assembling.take(channel)))
 
     def inbound_bytes(self) -> int:
         """Held of frames and bodies that are not complete."""
@@ -744,9 +681,7 @@ class Connection:
 
     def unfinished(self) -> int:
         """A number that stays the same while the same body, or frame, waits for the peer; 0: none does."""
-        if self._begun:
-            return -next(iter(self._begun))
-        return self._number if self._buffer else 0
+        return self._assembling.oldest() or (self._number if self._buffer else 0)
 
     def missing_bytes(self) -> int:
         """Bytes that the frame lacks which is not complete, or all frames of its message, as far as that is known."""
@@ -762,7 +697,7 @@ class Connection:
     def forget_contents(self) -> None:
         """The connection is gone, and with it all that was begun."""
         for channel in self._channels.values():
-            self._forget_content(channel)
+            self._assembling.forget(channel)
 
     # Failures.
 
