@@ -73,6 +73,7 @@ def test_what_is_published_and_delivered_is_copied_to_a_bound_queue(managed: tup
         }  # fmt: skip
         assert (headers["vhost"], headers["user"], headers["channel"]) == ("/", "guest", 1)
         assert headers.get("redelivered") == (0 if key == "deliver.jobs" else None)
+        assert headers.get("routed_queues") == (["jobs"] if key == "publish." else None)
     assert gantry("amqp", "trace", "off", *where).returncode == 0
     channel.basic_publish("", "jobs", b"unseen again")
     assert traces.basic_get("traces")[0] is None

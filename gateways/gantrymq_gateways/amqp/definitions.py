@@ -115,6 +115,9 @@ class Definitions:
         self._by_source: MultiMap[str, str] = MultiMap()
         """Rows of bindings; the same by destination, exchanges and queues."""
         self._by_destination: tuple[MultiMap[str, str], MultiMap[str, str]] = (MultiMap(), MultiMap())
+        self.followers: list[Callable[[str, str, Binding | None], None]] = []
+        """Called with an exchange, a row and its binding (None: gone); without a row when something else about the exchange changed, without
+        both when anything did."""
         self._own_rows: dict[tuple[str, str], list[bytes | None]] = {}
         self._leases: dict[str, int] = {}
 
@@ -170,6 +173,7 @@ class Definitions:
         if self._exchanges.pop(name, None) is not None:
             self._declared -= 1
         if data is None:
+            self._tell(name)
             return
         self._native.discard(name)
         exchange = self._exchanges[name] = exchange_from(name, data)
@@ -178,6 +182,11 @@ class Definitions:
         topic = names.encode_topic(name)
         if names.decode_escapes(topic, "") != name:
             self.exchange_of[topic] = name
+        self._tell(name)
+
+    def _tell(self, exchange: str, row: str = "", binding: Binding | None = None) -> None:
+        for follower in self.followers:
+            follower(exchange, row, binding)
 
     def _long_topic_row(self, topic: str, data: bytes | None) -> None:
         """The name behind a topic whose native name is shortened, whichever door used it first."""
@@ -203,6 +212,7 @@ class Definitions:
         if old is not None:
             self._by_source.discard(old.source, row)
             self._by_destination[old.to_queue].discard(old.destination, row)
+            self._tell(old.source, row)
         if data is not None:
             found = binding_from(data)
             queue = self.queues.get(found.destination) if found.to_queue else None
@@ -211,6 +221,7 @@ class Definitions:
             self._bindings[row] = binding
             self._by_source.add(binding.source, row)
             self._by_destination[binding.to_queue].add(destination, row)
+            self._tell(binding.source, row, binding)
 
     def _put(
         self, table: str, apply: Callable[[str, bytes | None], None], rows: list[tuple[str, bytes | None]]
@@ -268,6 +279,7 @@ class Definitions:
                 return None
             raise
         self._native.add(name)
+        self._tell(name)
         self.version += 1
         return Exchange(name, "topic")
 
@@ -404,6 +416,10 @@ class Definitions:
         """Of an exchange."""
         return [self._bindings[row] for row in self._by_source.of(source)]
 
+    def rows_from(self, source: str) -> dict[str, Binding]:
+        """As `bindings_from`, by row."""
+        return {row: self._bindings[row] for row in self._by_source.of(source)}
+
     def bindings_to(self, to_queue: bool, destination: str) -> list[Binding]:
         """Into a queue or exchange."""
         return [self._bindings[row] for row in self._by_destination[to_queue].of(destination)]
@@ -467,6 +483,7 @@ class Definitions:
     def _policy_row(self, key: str, data: bytes | None) -> None:
         self.version += 1
         self.policies.changed(key, data)
+        self._tell("")
         self._on_policies()
 
     def broker_policy(self, queue: QueueDefinition, policies: server.Policies | None = None) -> Policy | None:
@@ -479,6 +496,10 @@ class Definitions:
         """Its own, and what policies add to them."""
         _, _, said = (policies or self.policies).of_queue(queue.name, queue.arguments)
         return server.effective_arguments(queue.arguments, said)
+
+    def alternate(self, exchange: Exchange) -> str:
+        """Full name of where a message goes that no binding wants; empty for nowhere."""
+        return self._alternate(exchange, self.policies)
 
     @staticmethod
     def _alternate(exchange: Exchange, policies: server.Policies) -> str:

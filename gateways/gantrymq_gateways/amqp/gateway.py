@@ -14,6 +14,7 @@ from gantrymq_gateways.amqp.config import AmqpConfig
 from gantrymq_gateways.amqp.definitions import GROUP, SLICE, DefinitionLimits, Definitions
 from gantrymq_gateways.amqp.messages.consumers import Consumer, Queue
 from gantrymq_gateways.amqp.messages.publish import Contents, Targets
+from gantrymq_gateways.amqp.messages.routed import RoutedQueues
 from gantrymq_gateways.amqp.messages.streams import StreamQueue
 from gantrymq_gateways.amqp.messages.timeouts import Clockwork
 from gantrymq_gateways.amqp.messages.tracing import Tracer
@@ -98,6 +99,7 @@ class Gateway:
         self.renderer = Renderer(self.definitions.exchange_of)
         self.queues: dict[str, Queue] = {}
         self.tracers: dict[str, Tracer] = {}
+        self._routed: dict[str, RoutedQueues] = {}
         """Of vhosts that are traced."""
         self.trace_dropped = Counter()
 
@@ -105,8 +107,13 @@ class Gateway:
         row = self.definitions.vhosts.get(vhost)
         if (vhost in self.tracers) == (row is not None and row.tracing):
             return
+        followers = self.definitions.followers
         if self.tracers.pop(vhost, None) is None:
-            self.tracers[vhost] = Tracer(self.port, vhost, self.node, self.trace_dropped)
+            routed = self._routed[vhost] = RoutedQueues(self.definitions, vhost)
+            self.tracers[vhost] = Tracer(self.port, vhost, self.node, self.trace_dropped, routed.of)
+            followers.append(routed.changed)
+        else:
+            followers.remove(self._routed.pop(vhost).changed)
         log.info("amqp: tracing of vhost %r is %s", vhost, "on" if vhost in self.tracers else "off")
         for queue in self.queues.values():
             if vhost_of(queue.name) == vhost:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gantrymq.model.errors import ErrorCode
+from gantrymq_gateways.amqp.messages import routed as routing
 from gantrymq_gateways.amqp.messages import tracing
 from gantrymq_gateways.amqp.vhosts.registry import TABLE, VirtualHost, new_vhost, row_value
 from gantrymq_gateways.amqp.wire.content import Properties, decode_properties, encode_properties
@@ -73,6 +74,8 @@ def test_publishes_and_deliveries_are_copied_with_what_they_were(server: Server)
         assert value(table, "message_id") == b"m1"
         assert value(table, "delivery_mode") == 2
         assert value(table, "headers") == [("a", Field("S", b"b"))]
+    assert [text_of(queue) for queue in value(sent[2], "routed_queues")] == ["jobs"]
+    assert value(got[2], "routed_queues") is None
     assert (value(sent[2], "channel"), value(sent[2], "redelivered")) == (7, None)
     assert (value(got[2], "channel"), value(got[2], "redelivered")) == (1, 0)
 
@@ -203,3 +206,77 @@ def test_it_is_said_as_json_or_as_its_text(said: Any, on: bool) -> None:
     assert new_vhost({}, VirtualHost(tracing=on)).tracing is on
     with pytest.raises(ValueError, match="tracing"):
         new_vhost({"tracing": "perhaps"}, None)
+
+
+def routed(peer: Peer) -> list[list[str] | None]:
+    found = [value(headers, "routed_queues") for _, _, headers in copies(peer)]
+    return [None if queues is None else sorted(text_of(queue) for queue in queues) for queues in found]
+
+
+@pytest.mark.parametrize("vhost", ["/", "v"])
+def test_a_publish_names_the_queues_that_it_went_to(server: Server, vhost: str) -> None:
+    server.port.put(TABLE, [("v", row_value(VirtualHost()))], None, lambda token, result: None)
+    server.settle()
+    traces, peer = listener(server, "publish.#", vhost), server.client(vhost=vhost)
+    for queue in "abc":
+        peer.declare(queue)
+    other: Table = [("alternate-exchange", Field("S", b"others"))]
+    peer.call("exchange.declare", 0, "orders", "topic", False, True, False, False, False, other)
+    peer.call("exchange.declare", 0, "others", "fanout", False, True, False, False, False, [])
+    peer.call("exchange.declare", 0, "eu", "headers", False, True, False, False, False, [])
+    peer.call("queue.bind", 0, "a", "orders", "us.#", False, [])
+    peer.call("exchange.bind", 0, "eu", "orders", "eu.*", False, [])
+    peer.call("queue.bind", 0, "b", "eu", "", False, [("kind", Field("S", b"paid"))])
+    peer.call("queue.bind", 0, "c", "others", "", False, [])
+    trace(server, True, vhost)
+    paid = encode_properties(Properties(headers=[("kind", Field("S", b"paid"))]))
+    keys = Field("A", [Field("S", b"us.2"), Field("S", b"c")])
+    both = encode_properties(Properties(headers=[("CC", keys)]))
+    sent = [
+        publish(1, "orders", "us.1", b"1"), publish(1, "orders", "eu.1", b"2", paid), publish(1, "orders", "eu.1", b"3"),
+        publish(1, "orders", "jp", b"4"), publish(1, "", "b", b"5"), publish(1, "", "nobody", b"6"),
+        publish(1, "orders", "eu.1", b"7", both), publish(1, "", "b", b"8", both),
+    ]  # fmt: skip
+    for each in sent:
+        peer.raw(each)
+    expected = [["a"], ["b"], [], ["c"], ["b"], [], ["a"], ["b", "c"]]
+    assert routed(traces) == expected
+    for name, body in (("a", b"1"), ("b", b"2"), ("c", b"4")):
+        ((_, got, *_),) = peer.ask(call(1, "basic.get", 0, name, True))
+        assert got.body == body
+
+
+def test_a_copy_knows_bindings_as_they_are_now(server: Server) -> None:
+    traces, peer = listener(server, "publish.#"), server.client()
+    peer.declare("a")
+    peer.call("exchange.declare", 0, "orders", "direct", False, True, False, False, False, [])
+    trace(server, True)
+    publishes = publish(1, "orders", "k", b"1")
+    peer.raw(publishes)
+    peer.call("queue.bind", 0, "a", "orders", "k", False, [])
+    peer.raw(publishes)
+    peer.call("queue.unbind", 0, "a", "orders", "k", [])
+    peer.raw(publishes)
+    peer.call("exchange.delete", 0, "orders", False, False)
+    peer.call("exchange.declare", 0, "orders", "fanout", False, True, False, False, False, [])
+    peer.call("queue.bind", 0, "a", "orders", "other", False, [])
+    peer.raw(publishes)
+    peer.call("queue.delete", 0, "a", False, False, False)
+    peer.raw(publishes)
+    assert routed(traces) == [[], ["a"], [], ["a"], []]
+
+
+def test_queues_that_nobody_can_name_are_not_named(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
+    monkeypatch.setattr(routing, "BINDINGS_MAX", 2)
+    traces, peer = listener(server, "publish.#"), server.client()
+    peer.declare("a")
+    peer.call("exchange.declare", 0, "dice", "x-random", False, True, False, False, False, [])
+    peer.call("queue.bind", 0, "a", "dice", "", False, [])
+    trace(server, True)
+    peer.raw(publish(1, "dice", "", b"1"))
+    for key in ("1", "2", "3"):
+        peer.call("queue.bind", 0, "a", "amq.direct", key, False, [])
+    peer.raw(publish(1, "amq.direct", "1", b"2"))
+    peer.call("queue.unbind", 0, "a", "amq.direct", "3", [])
+    peer.raw(publish(1, "amq.direct", "1", b"3"))
+    assert routed(traces) == [None, None, ["a"]]

@@ -21,12 +21,15 @@ HASHED_PROPERTIES: Final = ("correlation_id", "message_id", "timestamp")
 """What `hash-property` of a consistent hash may name."""
 
 
+_NOBODY: Final = Renderer({})
+
+
 class View:
     """A message on its way through the graph: its tags, and its property list, which is put together if somebody asks."""
 
     __slots__ = ("_headers", "_message", "_properties", "_renderer", "read_more", "tags")
 
-    def __init__(self, message: Message, tags: list[str], renderer: Renderer) -> None:
+    def __init__(self, message: Message | None, tags: list[str], renderer: Renderer) -> None:
         self._message = message
         self._renderer = renderer
         self._properties: Properties | None = None
@@ -35,12 +38,19 @@ class View:
         self.read_more = False
         """Something else than topic, exchange and tag decided."""
 
+    @classmethod
+    def of(cls, properties: Properties, tags: list[str]) -> View:
+        """Of a message that is no record yet."""
+        view = cls(None, tags, _NOBODY)
+        view._properties = properties
+        return view
+
     def properties(self) -> Properties:
         """As AMQP shows them."""
         self.read_more = True
-        if self._properties is None:
+        if self._properties is None and self._message is not None:
             self._properties = decode_properties(self._renderer.render(self._message).properties)
-        return self._properties
+        return self._properties or Properties()
 
     def headers(self) -> dict[str, tuple[str, Any]]:
         """By name, to be compared; the first of a name counts."""

@@ -7,6 +7,7 @@ that are dropped and counted. Copies are not traced themselves.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gantrymq.broker.port import BrokerPort, SubmitResult
@@ -38,10 +39,18 @@ _KINDS: Final = {"delivery_mode": "I", "priority": "I", "timestamp": "T", "heade
 
 
 class Tracer:
-    """Of one vhost. `node`: as RabbitMQ names nodes; `dropped`: copies of all vhosts that were dropped."""
+    """Of one vhost. `node`: as RabbitMQ names nodes; `dropped`: copies of all vhosts that were dropped; `routed`: `RoutedQueues.of`."""
 
-    def __init__(self, port: BrokerPort, vhost: str, node: str, dropped: Counter) -> None:
+    def __init__(
+        self,
+        port: BrokerPort,
+        vhost: str,
+        node: str,
+        dropped: Counter,
+        routed: Callable[[str, str, Properties], list[str] | None],
+    ) -> None:
         self._dropped = dropped
+        self._routed = routed
         self._told = False
         self._port = port
         self._vhost = vhost
@@ -76,7 +85,10 @@ class Tracer:
             self._drop("too much is on its way")
             return
         try:
-            message = self._message(f"{what}.{name}", exchange, key, decode_properties(properties), body, about)
+            said = decode_properties(properties)
+            if what == "publish" and (queues := self._routed(exchange, key, said)) is not None:
+                about = [*about, ("routed_queues", Field("A", [_text(queue) for queue in queues]))]
+            message = self._message(f"{what}.{name}", exchange, key, said, body, about)
         except (AmqpError, GantryError, ValueError) as error:  # its properties and ours are too much for one record
             self._drop(str(error))
             return
