@@ -79,7 +79,7 @@ def _findings(spark: SparkSession | None, nameserver: str, topic: str, environ: 
     yield _java(environ)
     here = _versions()
     yield from _packages(here)
-    yield _workers(here, environ)
+    yield from _pythons(here, environ)
     yield _discovery()
     address = nameserver or environ.get("NAMESRV_ADDR") or DEFAULT_NAMESERVER
     try:
@@ -138,12 +138,21 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts if part.isdigit())
 
 
-def _workers(here: Mapping[str, str], environ: Mapping[str, str]) -> Finding:
-    """Spark starts its workers with PYSPARK_PYTHON, else with `python3` from PATH: not with the Python of the driver."""
-    what = "Python of the workers"
-    command = environ.get("PYSPARK_PYTHON") or "python3"
-    where = f"{command} ({'PYSPARK_PYTHON' if environ.get('PYSPARK_PYTHON') else 'from PATH, as PYSPARK_PYTHON is not set'})"
-    fix = f"set PYSPARK_PYTHON={sys.executable}, or begin with gantrymq.spark.session()"
+def _pythons(here: Mapping[str, str], environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Spark starts its workers with another Python than the driver's: those of sources and sinks with PYSPARK_DRIVER_PYTHON where it is set (in a
+    notebook it often names `jupyter`), all others, and these where it is not, with PYSPARK_PYTHON, else with `python3` from PATH."""
+    own = environ.get("PYSPARK_DRIVER_PYTHON")
+    if own and own != (environ.get("PYSPARK_PYTHON") or "python3"):
+        yield _python("Python of sources and sinks", "PYSPARK_DRIVER_PYTHON", here, environ)
+    yield _python("Python of the workers", "PYSPARK_PYTHON", here, environ)
+
+
+def _python(what: str, name: str, here: Mapping[str, str], environ: Mapping[str, str]) -> Finding:
+    command = environ.get(name) or "python3"
+    where = f"{command} ({name if environ.get(name) else f'from PATH, as {name} is not set'})"
+    fix = f"set {name}={sys.executable}"
+    if not environ.get(name):  # which session() lets stand where it is set
+        fix += ", or begin with gantrymq.spark.session()"
     path = shutil.which(command, path=environ.get("PATH"))
     if path is None:
         return Finding(what, False, f"{where} cannot be found", fix)

@@ -71,6 +71,30 @@ def test_another_python(cluster: FakeCluster, java: str, tmp_path: Path) -> None
     assert "has python 3.9, the driver" in found.text
 
 
+def test_the_python_of_sources_and_sinks_is_the_drivers_where_that_is_set(
+    cluster: FakeCluster, java: str, tmp_path: Path
+) -> None:
+    """As with a notebook: PYSPARK_DRIVER_PYTHON=jupyter."""
+    jupyter = program(tmp_path / "jupyter", "echo 'Jupyter command `jupyter--c` not found.' >&2; exit 1\n")
+    found = examine(cluster, JAVA_HOME=java, PYSPARK_DRIVER_PYTHON=jupyter)
+    assert found.keys() == {"Python of sources and sinks"}
+    finding = found["Python of sources and sinks"]
+    assert f"{jupyter} (PYSPARK_DRIVER_PYTHON) does not run" in finding.text
+    assert finding.fix == f"set PYSPARK_DRIVER_PYTHON={sys.executable}"
+    assert examine(cluster, JAVA_HOME=java, PYSPARK_DRIVER_PYTHON=sys.executable) == {}
+
+
+def test_a_python_for_the_driver_alone_leaves_the_workers_to_the_path(
+    cluster: FakeCluster, java: str, tmp_path: Path
+) -> None:
+    program(tmp_path / "bin" / "python3", """echo '{"python": "3.11", "pyspark": "4.3.0"}'\n""")
+    given = {"PYSPARK_PYTHON": "", "PYSPARK_DRIVER_PYTHON": sys.executable, "PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}
+    found = examine(cluster, JAVA_HOME=java, **given)
+    assert found.keys() == {"Python of the workers"}
+    assert "python3 (from PATH, as PYSPARK_PYTHON is not set) has no gantrymq" in found["Python of the workers"].text
+    assert "or begin with gantrymq.spark.session()" in found["Python of the workers"].fix
+
+
 def test_a_module_that_hides_all_formats(
     cluster: FakeCluster, java: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
