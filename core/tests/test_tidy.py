@@ -360,7 +360,7 @@ def patched_from_outside(product: list[Source]) -> list[str]:
 
 
 PATCHED = {
-    "gateways/gantrymq_gateways/mqtt/adapter.py: self._terms.owner": "known when the client is: terms are its CONNECT's, made before",
+    "gateways/gantrymq_gateways/mqtt/arrival.py: self.terms.owner": "known when the client is: terms are its CONNECT's, made before",
     "gateways/gantrymq_gateways/mqtt/adapter.py: session.check_filter": "a session outlives connections, and each has a user of its own",
     "gateways/gantrymq_gateways/mqtt/adapter.py: session.on_no_local": "the same: its connection is another one each time",
     "gateways/gantrymq_gateways/mqtt/adapter.py: inflow.now_ms": "compiled, on the path of each publish: its other settings are set there, too",

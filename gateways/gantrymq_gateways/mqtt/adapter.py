@@ -9,9 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from gantrymq.auth.tokens.ending import Ending
 from gantrymq.model.errors import GantryError
 from gantrymq.model.message import Message
 from gantrymq.net.api import Link
@@ -19,21 +18,22 @@ from gantrymq.net.held.outbound import Pieces
 from gantrymq.net.procedures.driver import Steps
 from gantrymq_gateways.mqtt import access
 from gantrymq_gateways.mqtt.access import ClientTargets
+from gantrymq_gateways.mqtt.arrival import Arrival
 from gantrymq_gateways.mqtt.authentication import Answer
 from gantrymq_gateways.mqtt.gateway import MqttGateway, Peer
-from gantrymq_gateways.mqtt.messages.deliver import Aliases, Outlet, bridge_property
+from gantrymq_gateways.mqtt.messages.deliver import Aliases, Outlet
 from gantrymq_gateways.mqtt.messages.publish import Inflow, encode_acks
 from gantrymq_gateways.mqtt.messages.refused import DIVERTED, letter
 from gantrymq_gateways.mqtt.messages.will_rows import KeptWill
 from gantrymq_gateways.mqtt.operate.gate import Rates
 from gantrymq_gateways.mqtt.sessions.lifecycle import GROUP_PREFIX
 from gantrymq_gateways.mqtt.sessions.sessions import Session
-from gantrymq_gateways.mqtt.sessions.terms import Terms, connack_properties, terms_of
+from gantrymq_gateways.mqtt.sessions.terms import connack_properties
 from gantrymq_gateways.mqtt.wire import codec
 from gantrymq_gateways.mqtt.wire import constants as c
 from gantrymq_gateways.mqtt.wire import properties as p
 from gantrymq_gateways.mqtt.wire.connection import Event, MqttConnection, Part, State, Violation
-from gantrymq_gateways.mqtt.wire.packets import Ack, Auth, Connect, Disconnect, Publish, Subscribe, Unsubscribe, Will
+from gantrymq_gateways.mqtt.wire.packets import Ack, Auth, Connect, Disconnect, Publish, Subscribe, Unsubscribe
 from gantrymq_gateways.mqtt.wire.properties import Properties
 from gantrymq_gateways.mqtt.wire.reasons import Reason, reason_of
 
@@ -41,9 +41,6 @@ if TYPE_CHECKING:
     from gantrymq.auth.authority import Identity
 
 log = logging.getLogger(__name__)
-
-CLIENT_ID_BYTES_MAX: Final = 200
-"""A client id names a group of at most 255 bytes and a lease; MQTT demands 23 [MQTT-3.1.3-5]."""
 
 HOLD_CONNECT, HOLD_PUBLISH, HOLD_PROCEDURES, HOLD_RATE = 1, 2, 4, 8
 """Why a connection is not read."""
@@ -53,18 +50,11 @@ class MqttDoor(Peer):
     """One connection, from accept to close."""
 
     __slots__ = (
-        "_answer",
-        "_assigned",
-        "_bridge",
-        "_client_id",
+        "_arrival",
         "_closing",
-        "_connect_packet",
-        "_counted",
-        "_ending",
         "_epoch",
         "_gateway",
         "_holds",
-        "_identity",
         "_inflow",
         "_kept",
         "_leaving",
@@ -76,9 +66,7 @@ class MqttDoor(Peer):
         "_rates",
         "_since_ms",
         "_targets",
-        "_terms",
         "_why",
-        "_will",
         "connection",
         "gone",
         "peer",
@@ -94,35 +82,20 @@ class MqttDoor(Peer):
         self._inflow: Inflow | None = None
         self._why = "closed"
         """How the connection ended."""
-        self._will: Will | None = None
+        self._arrival = Arrival(gateway, self)
         self._kept: KeptWill | None = None
         """The will once it is noted."""
-        self._identity: Identity | None = None
-        """Who it is; None without authentication."""
-        self._ending: Ending | None = None
-        """Of its token."""
         self._targets: ClientTargets | None = None
         """Where it may publish."""
-        self._terms = Terms()
-        self._connect_packet: Connect | None = None
-        self._answer = Answer()
-        """The last one of the authentication."""
-        self._assigned = ""
-        """Client id that the server made up."""
-        self._counted = False
-        """In `Gate`."""
         self._rates: Rates | None = None
         """None: no limit of what it publishes."""
         self._rate_timer = 0
         self._since_ms = 0
-        self._bridge = b""
-        """`bridge_property` of a client that is another broker."""
         self._epoch = 0
         self._holds = 0
         self._procedures = 0
         self._parked: list[Event] = []
         """What came behind a SUBSCRIBE or UNSUBSCRIBE that is under way: packets take effect in order."""
-        self._client_id = ""
         self._closing = False
         """The client is gone; the connection is closed as soon as what it published is answered."""
         self._leaving = False
@@ -289,7 +262,8 @@ class MqttDoor(Peer):
     def _other(self, event: Event) -> None:
         session = self.session
         if isinstance(event, Connect):
-            self._connect(event)
+            assert self._link is not None, "what came, came from it"
+            self._arrival.begin(event, self._link)
         elif isinstance(event, Violation):
             if session is not None and event.refused:
                 self.refused(event.text)
@@ -299,7 +273,7 @@ class MqttDoor(Peer):
             if self._inflow is not None:
                 self._inflow.take_part(event)
         elif isinstance(event, Auth):
-            self._continue(event)
+            self._arrival.proceed(event)
         elif isinstance(event, Disconnect):
             self._disconnect(session, event)
         elif session is None:
@@ -323,52 +297,29 @@ class MqttDoor(Peer):
         self._end(packet.reason == Reason.DISCONNECT_WITH_WILL)
         self._close()
 
-    # CONNECT and AUTH
+    # CONNECT and AUTH (arrival.py)
 
-    def _connect(self, connect: Connect) -> None:
-        self._connect_packet = connect
-        self._terms = terms_of(connect, self._gateway.config.session_expiry_s)
+    def asking(self) -> None:
         self._hold(HOLD_CONNECT)
-        self._ask_who(connect)
 
-    def _ask_who(self, connect: Connect) -> None:
-        authority, link = self._gateway.authority, self._link
-        if authority is not None and link is not None:
-            access.identify(authority, connect, link, self._identified)
-        else:
-            self._gateway.authenticate(connect, link is not None and link.peer_is_loopback, self._authenticated)
+    def challenge(self, answer: Answer) -> None:
+        self.connection.challenge(answer.reason, answer.data)
+        if self._link is not None:
+            self._link.mark()
+            self._link.set_deadline(self.connection.next_deadline())
+        self._resume(HOLD_CONNECT)
 
-    def _identified(self, identity: Identity | None, answer: Answer) -> None:
-        """Who the client is, where there are users; or what its authentication says next."""
-        if self.gone:
-            return
-        if identity is None:
-            answer.user = self._answer.user
-        elif self._identity is not None:
-            answer = self._renewed(self._identity, identity, answer)
-        else:
-            authority = self._gateway.authority
-            assert authority is not None, "it said who the client is"
-            self._identity = identity
-            self._terms.owner = partial(access.owner, identity, authority)
-            self._ending = Ending(self._gateway.shell.wheel, self.rights_changed)
-            self._ending.watch(identity)
-        self._authenticated(answer)
-
-    def _renewed(self, known: Identity, identity: Identity, answer: Answer) -> Answer:
-        """The client authenticated again while it is connected."""
-        try:
-            known.renew(identity)
-        except PermissionError as error:
-            return Answer(Reason.NOT_AUTHORIZED, str(error), known.name)
-        if self._ending is not None:
-            self._ending.watch(known)
-        self.rights_changed()
-        return answer
+    def admitted(self) -> None:
+        """Answer CONNECT."""
+        lifecycle = self._gateway.lifecycle
+        if not self.gone:
+            client_id = self._arrival.client_id
+            steps = lifecycle.connect(self, self._arrival.terms, client_id)
+            lifecycle.serial.put(client_id, steps, self._connect_ended)
 
     def rights_changed(self) -> None:
         """See `Peer`. A client whose user is gone leaves; subscriptions that it may not have any more end."""
-        identity = self._identity
+        identity = self._arrival.identity
         if identity is None or self.gone:
             return
         if self._targets is not None:
@@ -384,7 +335,12 @@ class MqttDoor(Peer):
         lost = [text for text in (*session.filters(), *session.shares) if not access.is_allowed(identity, rules, text)]
         if not lost:
             return
-        log.info("%s: client %s: %d subscriptions end: its user lost the right", self.peer, self._client_id, len(lost))
+        log.info(
+            "%s: client %s: %d subscriptions end: its user lost the right",
+            self.peer,
+            self._arrival.client_id,
+            len(lost),
+        )
         session.held = True
 
         def ended(_codes: list[int]) -> None:
@@ -392,112 +348,6 @@ class MqttDoor(Peer):
             session.pump()
 
         self._procedure(session, self._gateway.lifecycle.unsubscribe(session, Unsubscribe(0, lost), ended))
-
-    def _authenticated(self, answer: Answer) -> None:
-        """The hook's answer (authentication.py): the client may come in, must say more, or must go."""
-        if self.gone:
-            return
-        self._answer = answer
-        if answer.reason is Reason.CONTINUE_AUTHENTICATION:
-            self.connection.challenge(answer.reason, answer.data)  # [MQTT5-4.12.0-2]
-            self._marked()
-            self._resume(HOLD_CONNECT)
-        elif self.session is not None:
-            if answer.reason is Reason.SUCCESS:
-                self.connection.challenge(answer.reason, answer.data)
-                self._marked()
-            else:
-                self.fail(answer.text, answer.reason)  # [MQTT5-4.12.1-2]
-        elif answer.reason is not Reason.SUCCESS:
-            self.refused_connect(answer.reason, answer.text)
-        elif self._connect_packet is not None:
-            self._admit(self._connect_packet)
-
-    def _marked(self) -> None:
-        if self._link is not None:
-            self._link.mark()
-            self._link.set_deadline(self.connection.next_deadline())
-
-    def _continue(self, auth: Auth) -> None:
-        connect = self._connect_packet
-        if connect is None:
-            return
-        data = auth.properties.get(p.AUTH_DATA)
-        if auth.reason == Reason.REAUTHENTICATE:
-            again = Connect(connect.client_id, level=c.LEVEL_5, properties=dict(auth.properties))
-            self._ask_who(again)
-        elif self._answer.proceed is not None:
-            if self.session is None:
-                self._hold(HOLD_CONNECT)
-            proceed, self._answer.proceed = self._answer.proceed, None
-            proceed(data, self._authenticated)
-        else:
-            self.fail("AUTH that nobody asked for (MQTT 5.0 4.12)", Reason.PROTOCOL_ERROR)
-
-    def _admit(self, connect: Connect) -> None:
-        """An authenticated client: check what it wants, then take its client id."""
-        gateway = self._gateway
-        client_id = connect.client_id
-        if not gateway.ready:
-            self.refused_connect(Reason.SERVER_UNAVAILABLE, "the broker is not reachable")
-            return
-        if not client_id:
-            if connect.level == c.LEVEL_3_1 or (connect.level != c.LEVEL_5 and not connect.clean):
-                # [MQTT-3.1.3-8]; MQTT 3.1 wants 1 to 23 characters.
-                self.refused_connect(Reason.CLIENT_ID_NOT_VALID, "a session that is kept needs a client id")
-                return
-            client_id = self._assigned = gateway.generated_id()  # [MQTT5-3.1.3-6]
-        if len(client_id.encode()) > CLIENT_ID_BYTES_MAX:
-            text = f"a client id of over {CLIENT_ID_BYTES_MAX} bytes"
-            self.refused_connect(Reason.CLIENT_ID_NOT_VALID, text)
-            return
-        try:
-            self._terms.owner(gateway.lifecycle.owner(client_id))
-        except GantryError as error:
-            self.refused_connect(Reason.NOT_AUTHORIZED, error.text)
-            return
-        operate = gateway.operate
-        banned = operate.banned(client_id, self._answer.user, self.peer)
-        full = banned or operate.gate.full(self.peer)
-        if full:
-            operate.gate.refused += 1
-            self.refused_connect(Reason.BANNED if banned else Reason.QUOTA_EXCEEDED, full)
-            return
-        if connect.will is not None:
-            try:
-                topic = gateway.targets.real(connect.will.topic)
-                gateway.rules.to_native(topic)
-                if self._identity is not None:
-                    access.check_publish(self._identity, gateway.rules, topic)
-            except GantryError as error:
-                self.refused_connect(Reason.NOT_AUTHORIZED, f"its will cannot be published: {error}")
-                return
-            self._will = connect.will
-        if connect.bridge:
-            self._bridge = bridge_property(client_id)
-        self._client_id = client_id
-        if self._identity is not None:
-            self._identity.client_id = client_id
-        now_ms = gateway.shell.clock.monotonic_ms()
-        wait_ms = operate.gate.wait_ms(now_ms)
-        if wait_ms < 0:
-            operate.gate.refused += 1
-            self.refused_connect(Reason.CONNECTION_RATE_EXCEEDED, "more come than mqtt.connect_rate_max lets in")
-            return
-        operate.gate.enter(self.peer)
-        self._counted = True
-        delay_ms = max(gateway.refusals.delay_ms(client_id, now_ms), wait_ms)
-        if delay_ms:
-            gateway.shell.wheel.call_at(now_ms + delay_ms, lambda at_ms: self._begin())
-        else:
-            self._begin()
-
-    def _begin(self) -> None:
-        """Answer CONNECT."""
-        lifecycle = self._gateway.lifecycle
-        if not self.gone:
-            steps = lifecycle.connect(self, self._terms, self._client_id)
-            lifecycle.serial.put(self._client_id, steps, self._connect_ended)
 
     def _connect_ended(self, error: GantryError | None) -> None:
         if error is not None and not self.gone:
@@ -533,7 +383,7 @@ class MqttDoor(Peer):
     def _send_codes(self, kind: int, packet_id: int, codes: list[int], text: str) -> None:
         connection = self.connection
         properties: Properties = {}
-        if text and self._terms.problems:  # [MQTT5-3.1.2-29]
+        if text and self._arrival.terms.problems:  # [MQTT5-3.1.2-29]
             properties[p.REASON_STRING] = text[:512].replace("\0", "")
         data = codec.encode_codes(kind, packet_id, codes, properties, connection.level)
         if connection.outgoing_bytes_max and len(data) > connection.outgoing_bytes_max:
@@ -567,19 +417,19 @@ class MqttDoor(Peer):
     def outlet(self) -> Outlet:
         config = self._gateway.config
         assert self._link is not None, "a session begins after `connected`"
-        inflight_max = min(config.inflight_max, self._terms.receive_max)
-        outlet = Outlet(self.connection, self._link, inflight_max, config.outbound_bytes_max, self._bridge)
-        if self._terms.alias_max and config.topic_alias_max:
-            outlet.aliases = Aliases(min(self._terms.alias_max, config.topic_alias_max))
+        inflight_max = min(config.inflight_max, self._arrival.terms.receive_max)
+        outlet = Outlet(self.connection, self._link, inflight_max, config.outbound_bytes_max, self._arrival.bridge)
+        if self._arrival.terms.alias_max and config.topic_alias_max:
+            outlet.aliases = Aliases(min(self._arrival.terms.alias_max, config.topic_alias_max))
         self._outlet = outlet
         return outlet
 
     def prepare(self) -> Steps:
         rows = self._gateway.will_rows
-        yield from rows.settle(self._client_id)
-        if self._will is not None and not self.gone:
-            delay_s = min(self._terms.will_delay_s, self._terms.expiry_s)
-            self._kept = rows.keep(self._client_id, self._will, self.peer, delay_s)
+        yield from rows.settle(self._arrival.client_id)
+        if self._arrival.will is not None and not self.gone:
+            delay_s = min(self._arrival.terms.will_delay_s, self._arrival.terms.expiry_s)
+            self._kept = rows.keep(self._arrival.client_id, self._arrival.will, self.peer, delay_s)
             yield from rows.store(self._kept)
 
     def accepted(self, session: Session, present: bool, epoch: int) -> None:
@@ -590,11 +440,11 @@ class MqttDoor(Peer):
         self._epoch = epoch
         gateway.counts.connects += 1
         unacked_max = gateway.config.unacked_bytes_max
-        mark = session.outlet.mark + gateway.publisher_mark(self._client_id)
-        identity, targets = self._identity, gateway.targets
+        mark = session.outlet.mark + gateway.publisher_mark(self._arrival.client_id)
+        identity, targets = self._arrival.identity, gateway.targets
         if identity is not None:
             targets = self._targets = ClientTargets(targets, identity)
-            session.user = self._terms.owner(gateway.lifecycle.stored_owner(self._client_id))
+            session.user = self._arrival.terms.owner(gateway.lifecycle.stored_owner(self._arrival.client_id))
             session.check_filter = partial(access.check_filter, identity, gateway.rules)
         inflow = Inflow(gateway.shell.port, targets, gateway.kept, self, unacked_max, mark, session.inbound)
         config = gateway.config
@@ -606,56 +456,56 @@ class MqttDoor(Peer):
         inflow.receive_max = gateway.config.awaiting_rel_max
         inflow.now_ms = gateway.shell.clock.now_ms
         inflow.unanswered = len(session.inbound.ids)
-        session.expiry_s = self._terms.expiry_s
+        session.expiry_s = self._arrival.terms.expiry_s
         session.on_no_local = self._mark_messages
         self._inflow = inflow
         self.connection.accept(present, self._connack() if self.connection.five else None)
         if present:
-            gateway.will_rows.resumed(self._client_id)
+            gateway.will_rows.resumed(self._arrival.client_id)
         else:
-            gateway.will_rows.ended(self._client_id)
+            gateway.will_rows.ended(self._arrival.client_id)
         self._link.set_deadline(self.connection.next_deadline())
         self._link.mark()
         if identity is not None:
             self._drop_filters(identity, session)
-        gateway.events.connected(self._client_id, self._introduction(present))
+        gateway.events.connected(self._arrival.client_id, self._introduction(present))
         self._resume(HOLD_CONNECT)
 
     def _introduction(self, present: bool) -> dict[str, Any]:
         """Of an event: EMQX's names, and `peer`."""
-        connect = self._connect_packet
+        connect = self._arrival.connect
         assert connect is not None, "it was accepted"
         return {
-            "username": self._answer.user, "peer": self.peer, "proto_ver": connect.level, "keepalive": connect.keep_alive_s,
-            "clean_start": connect.clean, "expiry_interval": self._terms.expiry_s, "session_present": present,
+            "username": self._arrival.answer.user, "peer": self.peer, "proto_ver": connect.level, "keepalive": connect.keep_alive_s,
+            "clean_start": connect.clean, "expiry_interval": self._arrival.terms.expiry_s, "session_present": present,
         }  # fmt: skip
 
     def _mark_messages(self, mark: bytes) -> None:
         if self._inflow is not None:
-            self._inflow.mark = mark + self._gateway.publisher_mark(self._client_id)
+            self._inflow.mark = mark + self._gateway.publisher_mark(self._arrival.client_id)
 
     def _connack(self) -> Properties:
         config = self._gateway.config
         properties = connack_properties(
-            self._terms,
+            self._arrival.terms,
             self.connection.packet_bytes_max,
             config.awaiting_rel_max,
             config.topic_alias_max,
-            self._assigned,
+            self._arrival.assigned,
             self.connection.server_keep_alive_s,
         )
-        method = self._connect_packet.properties.get(p.AUTH_METHOD) if self._connect_packet is not None else None
+        method = self._arrival.connect.properties.get(p.AUTH_METHOD) if self._arrival.connect is not None else None
         if method is not None:
             properties[p.AUTH_METHOD] = method  # [MQTT5-4.12.0-5]
-            if self._answer.data is not None:
-                properties[p.AUTH_DATA] = self._answer.data
+            if self._arrival.answer.data is not None:
+                properties[p.AUTH_DATA] = self._arrival.answer.data
         return properties
 
     def refused_connect(self, reason: Reason, text: str) -> None:
         """Answer CONNECT with a failure, and close."""
         if not self.gone:
             log.warning("%s: CONNECT refused, %s (%s)", self.peer, reason.name.lower().replace("_", " "), text)
-            self._will = None
+            self._arrival.will = None
             self.connection.refuse(reason, text)
             self._end(False)
             self._close()
@@ -674,11 +524,11 @@ class MqttDoor(Peer):
             self._close()
 
     def facts(self) -> dict[str, Any]:
-        session, connect = self.session, self._connect_packet
+        session, connect = self.session, self._arrival.connect
         if session is None or connect is None or self.gone:
             return {}
         return {
-            "client": self._client_id, "user": self._answer.user, "peer": self.peer, "since_ms": self._since_ms,
+            "client": self._arrival.client_id, "user": self._arrival.answer.user, "peer": self.peer, "since_ms": self._since_ms,
             "version": {c.LEVEL_3_1: "3.1", c.LEVEL_5: "5.0"}.get(connect.level, "3.1.1"), "kept": session.remembers,
             "filters": sorted({*session.filters(), *session.shares}), "inflight": len(session.outlet.inflight),
             "keep_alive_s": connect.keep_alive_s,
@@ -694,7 +544,7 @@ class MqttDoor(Peer):
             self.connection.disconnect(Reason.SERVER_BUSY, text)
             if self.session is not None:
                 self.session.detach()
-            self._will = self._kept = None  # its row is published when the broker is back
+            self._arrival.will = self._kept = None  # its row is published when the broker is back
             self._end(False)
             if self._link is not None:
                 self._link.close()  # answers of a broker that is away may never come
@@ -709,10 +559,7 @@ class MqttDoor(Peer):
         gateway = self._gateway
         gateway.doors.discard(self)
         gateway.shell.wheel.cancel(self._rate_timer)
-        if self._ending is not None:
-            self._ending.stop()
-        if self._counted:
-            gateway.operate.gate.leave(self.peer)
+        self._arrival.leave()
         started = self.connection.state is not State.AWAIT_CONNECT
         self.connection.close()
         if self._inflow is not None:
@@ -720,13 +567,13 @@ class MqttDoor(Peer):
         session, self.session = self.session, None
         if session is not None:
             gateway.lifecycle.detach(session, self._epoch)
-            told = {"username": self._answer.user, "peer": self.peer, "reason": self._why}
-            gateway.events.disconnected(self._client_id, told)
+            told = {"username": self._arrival.answer.user, "peer": self.peer, "reason": self._why}
+            gateway.events.disconnected(self._arrival.client_id, told)
             if self._why not in ("server_busy", "server_shutting_down"):
-                gateway.operate.left(self._client_id)
+                gateway.operate.left(self._arrival.client_id)
         kept, self._kept = self._kept, None
         if kept is not None and lost and started and session is not None:
-            gateway.will_rows.lost(kept, min(self._terms.will_delay_s, session.expiry_s))
+            gateway.will_rows.lost(kept, min(self._arrival.terms.will_delay_s, session.expiry_s))
         elif kept is not None:
             gateway.will_rows.discard(kept)
 
@@ -773,16 +620,16 @@ class MqttDoor(Peer):
 
     def dropped(self, text: str) -> None:
         gateway = self._gateway
-        if gateway.refusals.note_answered(self._client_id, gateway.shell.clock.monotonic_ms()):
-            log.warning("%s: client %s: refused with a reason code: %s", self.peer, self._client_id, text)
+        if gateway.refusals.note_answered(self._arrival.client_id, gateway.shell.clock.monotonic_ms()):
+            log.warning("%s: client %s: refused with a reason code: %s", self.peer, self._arrival.client_id, text)
 
     def refused(self, text: str, reason: Reason = Reason.UNSPECIFIED) -> None:
         """Close for what the client sent; it is let in again later each time, and the log says it once."""
         if self.gone:
             return
         gateway = self._gateway
-        if gateway.refusals.note(self._client_id, gateway.shell.clock.monotonic_ms()):
-            log.warning("%s: client %s: closed, also next time: %s", self.peer, self._client_id, text)
+        if gateway.refusals.note(self._arrival.client_id, gateway.shell.clock.monotonic_ms()):
+            log.warning("%s: client %s: closed, also next time: %s", self.peer, self._arrival.client_id, text)
         self.connection.disconnect(reason, text)
         self._end(True)
         self._close()
@@ -791,9 +638,9 @@ class MqttDoor(Peer):
         gateway = self._gateway
         if gateway.config.refused_publish == "close" or error.code not in DIVERTED:
             return None
-        if not gateway.refusals.admits(self._client_id, len(payload), gateway.shell.clock.monotonic_ms()):
+        if not gateway.refusals.admits(self._arrival.client_id, len(payload), gateway.shell.clock.monotonic_ms()):
             return None
-        return letter(self._client_id, topic, payload, flags, error.text, part)
+        return letter(self._arrival.client_id, topic, payload, flags, error.text, part)
 
     def retry_later(self, retry: Callable[[], None]) -> None:
         shell = self._gateway.shell
