@@ -482,6 +482,62 @@ def test_orphans_are_found():
     assert orphans(product, {"gantrymq.a"}) == ["core/gantrymq/names.py", "core/gantrymq/x/lonely.py"]
 
 
+def circles(files: Iterable[Source]) -> list[str]:
+    """Modules outside the product that import each other around a circle; those of the product are import-linter's."""
+    packages = {source.name: source.path.with_suffix("").parts for source in files}
+    named = {}
+    for name, parts in packages.items():
+        at = parts.index("tests") if "tests" in parts else 0
+        folder = "/".join(parts[:at])
+        whole = ".".join(parts[at:-1] if parts[-1] == "__init__" else parts[at:])
+        named[name] = folder, whole
+    there = {place: name for name, place in named.items()}
+    to: dict[str, set[str]] = {}
+    for source in files:
+        folder, whole = named[source.name]
+        package = whole if source.path.name == "__init__.py" else whole.rpartition(".")[0]
+        found = {there.get((folder, dotted), "") for _, dotted in imported_modules(source, package)}
+        to[source.name] = found - {"", source.name}
+    while leaves := [name for name, found in to.items() if not found & to.keys()]:
+        for name in leaves:
+            del to[name]
+    return sorted(name for name in to if _reaches(name, name, to))
+
+
+def _reaches(begin: str, end: str, to: dict[str, set[str]]) -> bool:
+    seen, front = set(), [begin]
+    while front:
+        for name in to.get(front.pop(), set()) - seen:
+            if name == end:
+                return True
+            seen.add(name)
+            front.append(name)
+    return False
+
+
+def test_no_circles_outside_the_product():
+    found = circles([source for source in sources() if not source.is_product])
+    assert not found, "\n".join(["they import each other around a circle:", *found])
+
+
+def test_circles_are_found():
+    files = [
+        Source("interop_tests/x/a.py", "from interop_tests.x import b\n"),
+        Source("interop_tests/x/b.py", "def late():\n    from interop_tests.x.c import d\n"),
+        Source("interop_tests/x/c.py", "from .a import e\n"),
+        Source("interop_tests/x/up.py", "from interop_tests.x import a, down\n"),
+        Source("interop_tests/x/down.py", ""),
+        Source("core/tests/x/a.py", "import tests.x.b\n"),
+        Source("core/tests/x/b.py", ""),
+        Source("gateways/tests/x/b.py", "import tests.x.a\n"),
+    ]
+    assert circles(files) == [f"interop_tests/x/{name}.py" for name in "abc"]
+    assert circles([*files[3:6], Source("core/tests/x/b.py", "import tests.x.a\n")]) == [
+        "core/tests/x/a.py",
+        "core/tests/x/b.py",
+    ]
+
+
 def crowded_folders(product: list[Source]) -> list[str]:
     """Folders with more modules than somebody sees at a glance, `__init__` not counted."""
     count = Counter(str(source.path.parent) for source in product if source.path.name != "__init__.py")

@@ -18,15 +18,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
@@ -37,35 +33,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from gantrymq.cli.security.certificates import Authority
 from interop_tests.bench import spark_peers
 from interop_tests.bench.amqp_rows import rows as amqp_rows
+from interop_tests.bench.loads import amqp, generator, mqtt, pull, send
 from interop_tests.bench.mqtt_rows import rows as mqtt_rows
+from interop_tests.bench.servers import certify, gantry, peer, wide_console, with_tls
 
-HERE = Path(__file__).resolve().parent
-PEERS = HERE / "peers"
 KAFKA = "kafka"
 """Beside Spark's source and sink only."""
-READY_S = 60.0
-MOSQUITTO_TLS_PORT = 21884
-WIDTH_WITHOUT_TERMINAL = 132
-
-
-@dataclass
-class Server:
-    """A running server: where its doors are, which process to measure."""
-
-    name: str
-    pid: int
-    doors: dict[str, str]
-    data: str = ""
-    """Its directory."""
-
-
-def wide_console(width: int = WIDTH_WITHOUT_TERMINAL) -> Console:
-    """Where tables are printed: without a terminal wide enough for all their columns."""
-    console = Console()
-    return console if console.is_terminal else Console(width=width)
 
 
 @dataclass
@@ -79,171 +54,6 @@ class Case:
     beside: str = ""
     """The case of ours that the ratio is to; empty: the peer's."""
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-
-def generator(script: str, *arguments: str, timeout_s: float = 300) -> dict[str, Any]:
-    """Run a load generator; its last line is its result."""
-    try:
-        done = subprocess.run(
-            [sys.executable, str(HERE / script), *arguments], capture_output=True, text=True, timeout=timeout_s,
-            check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return {"error": [f"not done within {timeout_s:g} s"]}
-    if done.returncode:
-        return {"error": (done.stderr or done.stdout).strip().splitlines()[-1:] or ["failed"]}
-    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return result
-
-
-@contextmanager
-def gantry(
-    directory: Path, python: str = sys.executable, name: str = "gantry", settings: tuple[str, ...] = ()
-) -> Iterator[Server]:
-    """`gantry up` on free ports. `python`: the interpreter of the environment it is installed in."""
-    ready = directory / "ready.json"
-    command = [
-        python,
-        "-m",
-        "gantrymq",
-        "up",
-        "--free-ports",
-        "--data",
-        str(directory / "data"),
-        "--ready-file",
-        str(ready),
-        *[f"--set={setting}" for setting in settings],
-    ]
-    log = (directory / "log").open("wb")
-    process = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        end = time.monotonic() + READY_S
-        while not ready.exists():
-            if process.poll() is not None or time.monotonic() > end:
-                raise SystemExit(f"gantry up did not start:\n{(directory / 'log').read_text()[-2000:]}")
-            time.sleep(0.05)
-        yield Server(name, process.pid, json.loads(ready.read_text()), str(directory / "data"))
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        log.close()
-
-
-def certify(directory: Path) -> Path:
-    """A certificate for this machine, of an authority of its own."""
-    made = directory / "certificates"
-    made.mkdir()
-    Authority(made, 2).issue("server", "localhost", ["localhost", "127.0.0.1"])
-    return made
-
-
-def with_tls(certificates: Path) -> tuple[str, ...]:
-    """MQTT with and without TLS."""
-    listeners = "mqtt.listeners=tcp://127.0.0.1:0,tls://127.0.0.1:0"
-    return f"tls.cert={certificates}/server.pem", f"tls.key={certificates}/server.key", listeners
-
-
-def _port(address: str) -> tuple[str, str]:
-    host, _, port = address.rpartition(":")
-    return host, port
-
-
-@contextmanager
-def peer(name: str, directory: Path, sync: bool = False, certificates: Path | None = None) -> Iterator[Server]:
-    """A real RocketMQ, Mosquitto or RabbitMQ on loopback. `sync`: RocketMQ with SYNC_FLUSH; `certificates`: Mosquitto with a TLS port, too."""
-    script, work = PEERS / f"{name}.sh", directory / name
-    ports = {"rocketmq": ["29876", "30911"], "mosquitto": ["21883"], "rabbitmq": ["25672"]}[name]
-    more = {"RMQ_FLUSH": "SYNC_FLUSH"} if sync else {}
-    if certificates:
-        lines = f"listener {MOSQUITTO_TLS_PORT} 127.0.0.1\ncertfile {certificates}/server.pem\nkeyfile {certificates}/server.key\n"
-        more["MOSQUITTO_CONF"] = lines
-    subprocess.run(
-        ["bash", str(script), "start", str(work), *ports],
-        check=True, stdout=subprocess.DEVNULL, timeout=900, env={**os.environ, **more},
-    )  # fmt: skip
-    try:
-        if name == "rocketmq":
-            pid = int((work / "run" / "broker.pid").read_text())
-            doors = {"nameserver": f"127.0.0.1:{ports[0]}", "broker": f"127.0.0.1:{ports[1]}"}
-            yield Server(name, pid, doors, str(work / "store"))
-        else:
-            pid = int((work / "pid").read_text())
-            yield Server(
-                name,
-                pid,
-                {
-                    "mqtt" if name == "mosquitto" else "amqp": f"127.0.0.1:{ports[0]}",
-                    "mqtt.tls": f"127.0.0.1:{MOSQUITTO_TLS_PORT}",
-                },
-            )
-    finally:
-        subprocess.run(["bash", str(script), "stop", str(work)], check=False, stdout=subprocess.DEVNULL, timeout=120)
-
-
-def send(server: Server, mix: str, window: int, connections: int, messages: int) -> dict[str, Any]:
-    """Acknowledged Remoting sends; `mix`: see remoting_load.py."""
-    got = generator(
-        "remoting_load.py", server.doors["broker"], "--window", str(window), "--connections", str(connections),
-        "--messages", str(messages), "--warmup", str(messages // 5), "--runs", "3", "--server-pid", str(server.pid),
-        "--topic", f"Bench{mix}{window}x{connections}", "--mix", mix,
-    )  # fmt: skip
-    return _row(got, got.get("sends_per_s"), got.get("server_cpu_us_per_msg"))
-
-
-def pull(server: Server, batch: int, messages: int) -> dict[str, Any]:
-    """Batch pull of a topic that is filled first."""
-    fill = ["--window", "256", "--messages", str(messages), "--topic", "BenchPull"]
-    filled = generator("remoting_load.py", server.doors["broker"], *fill)
-    if "error" in filled:
-        return _row(filled, None, None)
-    got = generator(
-        "remoting_pull.py", server.doors["broker"], "--topic", "BenchPull", "--batch", str(batch),
-        "--messages", str(messages), "--runs", "3", "--server-pid", str(server.pid),
-    )  # fmt: skip
-    rate = next(
-        (value for key, value in got.items() if key.endswith("_per_s") and isinstance(value, (int, float))), None
-    )
-    return _row(got, rate, got.get("server_cpu_us_per_msg"))
-
-
-def mqtt(server: Server, mode: str, *arguments: str, door: str = "mqtt") -> dict[str, Any]:
-    """mqtt_load.py against the server's MQTT door, or its TLS one."""
-    host, port = _port(server.doors[door])
-    got = generator("mqtt_load.py", host, port, mode, *arguments, "--server-pid", str(server.pid))
-    if mode == "connections":
-        bytes_each = got.get("rss_bytes_per_connection")
-        if bytes_each is None:
-            return _row(got, None, None)
-        return _row(got, got["connects_per_s"], got["server_us_per_connect"]) | {
-            "note": f"{bytes_each / 1024:.1f} KiB each"
-        }
-    deliveries = mode == "pubsub"
-    names = [key for key in got if "per_s" in key]
-    rate = got.get("delivered_per_s" if deliveries else "published_per_s", got.get(names[0]) if names else None)
-    cpu = next(
-        (got[key] for key in got if key.startswith("server_us_per_deliver" if deliveries else "server_us_per_publish")),
-        None,
-    )
-    return _row(got, rate, cpu)
-
-
-def amqp(script: str, server: Server, messages: int, arguments: tuple[str, ...]) -> dict[str, Any]:
-    """A load generator against the server's AMQP door; its mode is the first argument."""
-    host, port = _port(server.doors["amqp"])
-    mode, *more = arguments
-    words = [mode, "--host", host, "--port", port, *more, "--messages", str(messages), "--server-pid", str(server.pid)]
-    got = generator(script, *words)
-    rates = ("rate", "publish_rate", "consume_rate") if mode != "pubsub" else ("consume_rate",)
-    rate = next((got[key] for key in rates if key in got), None)
-    return _row(got, rate, got.get("server_cpu_us_per_msg"))
-
-
-def _row(got: dict[str, Any], rate: Any, cpu: Any) -> dict[str, Any]:
-    return {"rate": rate, "cpu_us": cpu, "raw": got, "note": str(got["error"][0])[:60] if "error" in got else ""}
 
 
 def cases(count: int) -> list[tuple[Case, Any]]:

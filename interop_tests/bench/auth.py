@@ -23,7 +23,8 @@ from rich.table import Table
 from gantrymq.client.accounts import Accounts
 from gantrymq.client.admin import Admin
 from gantrymq.client.client import Client
-from interop_tests.bench.__main__ import Server, amqp, gantry, generator, mqtt, wide_console
+from interop_tests.bench.loads import amqp, generator, mqtt
+from interop_tests.bench.servers import Server, gantry, wide_console
 
 ADMIN: Final = "root", "the-admins-password"
 USER, PASSWORD = "loader", "the-loaders-password"

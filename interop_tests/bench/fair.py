@@ -29,8 +29,8 @@ from urllib.request import urlopen
 
 from rich.table import Table
 
-from interop_tests.bench.__main__ import Server, gantry, wide_console
 from interop_tests.bench.remoting_wire import connect, create_topic, encode
+from interop_tests.bench.servers import Server, gantry, wide_console
 
 CLIENTS: Final = 4
 NICE: Final = 10

@@ -28,9 +28,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from interop_tests.bench import latency
-from interop_tests.bench.__main__ import WIDTH_WITHOUT_TERMINAL, Server, gantry, generator, peer, wide_console
+from interop_tests.bench.loads import generator
 from interop_tests.bench.proc_cpu import tree_cpu
 from interop_tests.bench.remoting_wire import call, connect
+from interop_tests.bench.servers import WIDTH_WITHOUT_TERMINAL, Server, gantry, peer, wide_console
 
 PLAIN, COMPILED, ROCKETMQ = "gantry", "compiled", "rocketmq"
 SYNC = "sync"

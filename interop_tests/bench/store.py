@@ -32,7 +32,7 @@ from gantrymq.store.files import OsFileSystem
 from gantrymq.store.flusher import Flusher
 from gantrymq.store.index.index_file import Index
 from gantrymq.store.message_store import MessageStore
-from interop_tests.bench.__main__ import wide_console
+from interop_tests.bench.servers import wide_console
 from interop_tests.bench.store_latency import cold_reader, loop_stall
 from interop_tests.bench.store_rows import BATCH, MIB, PULL_BYTES, Row, as_served, at_share, batches, opened, warmly
 

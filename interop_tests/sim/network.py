@@ -11,7 +11,7 @@ from interop_tests.sim.world import Handle, World
 if TYPE_CHECKING:
     from gantrymq.net.api import Door
     from gantrymq.net.tls.identity import Certificate
-    from interop_tests.sim.node import Node
+    from gantrymq.net.turn import LoopTurn
 
 LATE_MS = 400
 NOTICED_MS = 4_000
@@ -29,6 +29,20 @@ class End(Protocol):
 
     def lost(self, wire: Wire) -> None:
         """The connection is gone."""
+
+
+class Machine(Protocol):
+    """Where the broker's process runs; `life` counts its processes."""
+
+    life: int
+    wires: dict[Wire, None]
+    turn: LoopTurn
+
+    def accept(self, wire: Wire) -> Door:
+        """A new connection."""
+
+    def enter(self, life: int, call: Callable[[], object]) -> None:
+        """Run something in that process, if it is still there."""
 
 
 class Pipe:
@@ -77,7 +91,7 @@ class Wire:
     peer_certificate: Certificate | None = None
     key_user = guest = ""
 
-    def __init__(self, world: World, node: Node, end: End, peer: str) -> None:
+    def __init__(self, world: World, node: Machine, end: End, peer: str) -> None:
         self.world = world
         self.node = node
         self.end = end
