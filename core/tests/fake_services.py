@@ -15,7 +15,7 @@ import anyio
 
 from gantrymq import server
 from gantrymq.cli.main import main
-from gantrymq.net.api import Link
+from gantrymq.net.testing import EchoDoor
 from gantrymq.services import ServiceContext
 
 TROUBLE = os.environ.get("FAKE_TROUBLE", "")
@@ -32,41 +32,11 @@ class StoreConfig:
     flush: Literal["async", "sync"] = "async"
 
 
-class EchoDoor:
-    def __init__(self) -> None:
-        self.link: Link
-        self.out: list[bytes] = []
-
-    def connected(self, link: Link) -> None:
-        self.link = link
-
+class FakeDoor(EchoDoor):
     def received(self, data: bytes) -> None:
         if data == b"boom":
             raise ValueError("boom")
-        self.out.append(data)
-        self.link.mark()
-
-    def inbound_bytes(self) -> int:
-        return 0
-
-    def unfinished(self) -> int:
-        return 0
-
-    def missing_bytes(self) -> int:
-        return 0
-
-    def overdue(self, why: str, busy: bool) -> None:
-        raise AssertionError(why)
-
-    def data_to_send(self) -> bytes:
-        data = b"".join(self.out)
-        self.out.clear()
-        return data
-
-    def eof(self) -> None: ...
-    def closed(self, reason: str) -> None: ...
-    def writable(self) -> None: ...
-    def deadline(self, now_ms: int) -> None: ...
+        super().received(data)
 
     def shutdown(self) -> None:
         if TROUBLE != "never closes":
@@ -113,7 +83,7 @@ class FakeService:
         if self.name == "echo":
             say(f"port: {type(context.port).__name__}")
             say(f"nameservers: {len(context.nameservers)} {context.nameservers == context.shared['nameservers']}")
-        address = await context.listen(EchoDoor, context.host, context.config.port)
+        address = await context.listen(FakeDoor, context.host, context.config.port)
         if self.name == "nameserver":
             context.shared["nameservers"] = [f"{address[0]}:{address[1]}"]
         return [address]

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from gantrymq.net.api import Door, Wheel
+from gantrymq.net.api import Door, Link, Wheel
 from gantrymq.net.doors.threshold import behind, expect, known
 from gantrymq.net.loopback import peer_name
 from gantrymq.net.tls.identity import Certificate
@@ -19,6 +19,55 @@ from gantrymq.net.wheel import TICK_MS, TimerWheel
 
 TURNS_MAX = 1000
 """`ManualTurn.run_until_quiet` gives up after so many turns: something hands itself over for ever."""
+
+
+class EchoDoor:
+    """A `Door` that answers what it gets, and notes what else it hears; doors of tests extend it by what they are about."""
+
+    def __init__(self) -> None:
+        self.link: Link
+        self.out: list[bytes] = []
+        self.events: list[object] = []
+
+    def connected(self, link: Link) -> None:
+        self.link = link
+
+    def received(self, data: bytes) -> int | None:
+        self.out.append(data)
+        self.link.mark()
+        return None
+
+    def inbound_bytes(self) -> int:
+        return 0
+
+    def unfinished(self) -> int:
+        return 0
+
+    def missing_bytes(self) -> int:
+        return 0
+
+    def overdue(self, why: str, busy: bool) -> None:
+        raise AssertionError(why)
+
+    def data_to_send(self) -> bytes:
+        out, self.out = self.out, []
+        return b"".join(out)
+
+    def eof(self) -> bool | None:
+        self.events.append("eof")
+        return None
+
+    def closed(self, reason: str) -> None:
+        self.events.append(("closed", reason))
+
+    def writable(self) -> None:
+        self.events.append("writable")
+
+    def deadline(self, now_ms: int) -> None:
+        self.events.append(now_ms)
+
+    def shutdown(self) -> None:
+        self.link.close()
 
 
 class ManualClock:

@@ -3,58 +3,20 @@
 from __future__ import annotations
 
 from gantrymq.net.api import Link
-from gantrymq.net.testing import FakeLink, ManualClock, ManualWheel
+from gantrymq.net.testing import EchoDoor, FakeLink, ManualClock, ManualWheel
 
 
-class UpperDoor:
+class UpperDoor(EchoDoor):
     """Answers in capitals; `!` closes."""
 
-    def __init__(self) -> None:
-        self.link: Link
-        self.out: list[bytes] = []
-        self.events: list[object] = []
-
     def connected(self, link: Link) -> None:
-        self.link = link
+        super().connected(link)
         link.set_deadline(1_000_500)
 
     def received(self, data: bytes) -> None:
-        self.out.append(data.upper())
-        self.link.mark()
+        super().received(data.upper())
         if data.endswith(b"!"):
             self.link.close()
-
-    def inbound_bytes(self) -> int:
-        return 0
-
-    def unfinished(self) -> int:
-        return 0
-
-    def missing_bytes(self) -> int:
-        return 0
-
-    def overdue(self, why: str, busy: bool) -> None:
-        raise AssertionError(why)
-
-    def data_to_send(self) -> bytes:
-        data = b"".join(self.out)
-        self.out.clear()
-        return data
-
-    def eof(self) -> None:
-        self.events.append("eof")
-
-    def closed(self, reason: str) -> None:
-        self.events.append(("closed", reason))
-
-    def writable(self) -> None:
-        self.events.append("writable")
-
-    def deadline(self, now_ms: int) -> None:
-        self.events.append(now_ms)
-
-    def shutdown(self) -> None:
-        self.link.close()
 
 
 def test_a_conversation() -> None:

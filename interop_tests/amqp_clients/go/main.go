@@ -2,30 +2,23 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"reflect"
 	"strings"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"scenarios/harness"
 )
 
-const limit = 60 * time.Second
+const limit = harness.Limit
 
-var (
-	url   = os.Args[1]
-	input = bufio.NewScanner(os.Stdin)
-	count = 0
-)
+var url = harness.URL
 
-var scenarios = []struct {
-	name string
-	run  func() error
-}{
+var scenarios = []harness.Scenario{
 	{"publish-and-consume", publishAndConsume},
 	{"confirms", confirms},
 	{"nack-to-the-dead-letters", deadLetters},
@@ -40,25 +33,11 @@ var scenarios = []struct {
 }
 
 func main() {
-	for _, each := range scenarios {
-		result := "ok"
-		if err := each.run(); err != nil {
-			result = strings.ReplaceAll(err.Error(), "\n", " ")
-		}
-		fmt.Println("RESULT", each.name, result)
-	}
-	fmt.Println("END")
-}
-
-// outside asks the test for something, and comes back when it is done.
-func outside(what string) {
-	fmt.Println("DO", what)
-	input.Scan()
+	harness.Run(scenarios)
 }
 
 func unique(name string) string {
-	count++
-	return fmt.Sprintf("go-%s-%d-%d", name, os.Getpid(), count)
+	return harness.Unique("go", name)
 }
 
 // with gives an action a connection and a channel of its own.
@@ -88,18 +67,6 @@ func publish(channel *amqp.Channel, exchange, key, body string, properties amqp.
 		return fmt.Errorf("not confirmed: %v %v", ok, err)
 	}
 	return nil
-}
-
-func next(deliveries <-chan amqp.Delivery) (amqp.Delivery, error) {
-	select {
-	case delivery, open := <-deliveries:
-		if !open {
-			return delivery, errors.New("no consumer any more")
-		}
-		return delivery, nil
-	case <-time.After(limit):
-		return amqp.Delivery{}, errors.New("nothing was delivered")
-	}
 }
 
 func get(channel *amqp.Channel, queue string) (amqp.Delivery, error) {
@@ -138,7 +105,7 @@ func publishAndConsume() error {
 			}
 		}
 		for number := 0; number < 50; number++ {
-			delivery, err := next(deliveries)
+			delivery, err := harness.Next(deliveries)
 			if err := errors.Join(err, same(string(delivery.Body), fmt.Sprint("job ", number)), delivery.Ack(false)); err != nil {
 				return err
 			}
@@ -400,7 +367,7 @@ func reconnect() error {
 		if _, err := get(channel, queue); err != nil {
 			return err
 		}
-		outside("restart")
+		harness.Outside("restart")
 		select {
 		case <-told:
 			return nil
@@ -417,7 +384,7 @@ func reconnect() error {
 			return err
 		}
 		for number := 1; number < 20; number++ {
-			delivery, err := next(deliveries)
+			delivery, err := harness.Next(deliveries)
 			if err := errors.Join(err, same(string(delivery.Body), fmt.Sprint(number)), delivery.Ack(false)); err != nil {
 				return err
 			}

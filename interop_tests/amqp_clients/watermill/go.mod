@@ -17,3 +17,7 @@ require (
 	github.com/oklog/ulid v1.3.1 // indirect
 	github.com/pkg/errors v0.9.1 // indirect
 )
+
+require scenarios/harness v0.0.0
+
+replace scenarios/harness => ../scenarios

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -16,20 +15,15 @@ import (
 	"github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	rabbitmq "github.com/rabbitmq/amqp091-go"
+
+	"scenarios/harness"
 )
 
-const limit = 60 * time.Second
+const limit = harness.Limit
 
-var (
-	url   = os.Args[1]
-	input = bufio.NewScanner(os.Stdin)
-	count = 0
-)
+var url = harness.URL
 
-var scenarios = []struct {
-	name string
-	run  func() error
-}{
+var scenarios = []harness.Scenario{
 	{"durable-queue", durableQueue},
 	{"queue-without-durability", lightQueue},
 	{"durable-pub-sub", durablePubSub},
@@ -46,25 +40,11 @@ var scenarios = []struct {
 }
 
 func main() {
-	for _, each := range scenarios {
-		result := "ok"
-		if err := each.run(); err != nil {
-			result = strings.ReplaceAll(err.Error(), "\n", " ")
-		}
-		fmt.Println("RESULT", each.name, result)
-	}
-	fmt.Println("END")
-}
-
-// outside asks the test for something, and comes back when it is done.
-func outside(what string) {
-	fmt.Println("DO", what)
-	input.Scan()
+	harness.Run(scenarios)
 }
 
 func unique(name string) string {
-	count++
-	return fmt.Sprintf("watermill-%s-%d-%d", name, os.Getpid(), count)
+	return harness.Unique("watermill", name)
 }
 
 func logger() watermill.LoggerAdapter {
@@ -98,22 +78,10 @@ func send(publisher *amqp.Publisher, topic string, bodies ...string) error {
 	return publisher.Publish(topic, all...)
 }
 
-func next(messages <-chan *message.Message) (*message.Message, error) {
-	select {
-	case one, open := <-messages:
-		if !open {
-			return nil, errors.New("no subscription any more")
-		}
-		return one, nil
-	case <-time.After(limit):
-		return nil, errors.New("nothing came")
-	}
-}
-
 // took acknowledges so many messages that come, with what is wanted.
 func took(messages <-chan *message.Message, bodies ...string) error {
 	for _, body := range bodies {
-		one, err := next(messages)
+		one, err := harness.Next(messages)
 		if err != nil {
 			return err
 		}
@@ -128,7 +96,7 @@ func took(messages <-chan *message.Message, bodies ...string) error {
 // came reads until a message comes; others may come again, for nobody says that an acknowledgement arrived.
 func came(messages <-chan *message.Message, body string) error {
 	for {
-		one, err := next(messages)
+		one, err := harness.Next(messages)
 		if err != nil {
 			return err
 		}
@@ -198,7 +166,7 @@ func nacked() error {
 		if err := errors.Join(err, send(publisher, topic, "one", "two")); err != nil {
 			return err
 		}
-		one, err := next(messages)
+		one, err := harness.Next(messages)
 		if err != nil {
 			return err
 		}
@@ -230,7 +198,7 @@ func deadLetters() error {
 		if err := errors.Join(err, send(publisher, topic, "bad")); err != nil {
 			return err
 		}
-		one, err := next(messages)
+		one, err := harness.Next(messages)
 		if err != nil {
 			return err
 		}
@@ -274,7 +242,7 @@ func confirms() error {
 			}
 		}
 		for number := 0; number < 20; number++ {
-			one, err := next(messages)
+			one, err := harness.Next(messages)
 			if err != nil {
 				return err
 			}
@@ -358,7 +326,7 @@ func reconnect() error {
 		if err := errors.Join(err, send(publisher, topic, "before"), took(messages, "before")); err != nil {
 			return err
 		}
-		outside("restart")
+		harness.Outside("restart")
 		for end := time.Now().Add(limit); ; time.Sleep(50 * time.Millisecond) {
 			if err := send(publisher, topic, "after"); err == nil {
 				return came(messages, "after")

@@ -7,13 +7,12 @@ from ipaddress import ip_network
 import pytest
 
 from core.tests.net.doors.test_frames import frame
-from gantrymq.net.api import Link
 from gantrymq.net.doors import frames
 from gantrymq.net.doors.first_bytes import FirstBytes, Manners
 from gantrymq.net.doors.frames import BINARY, CLOSE, PING
 from gantrymq.net.doors.websocket import WebSocketRules, accept_key
 from gantrymq.net.host_names import HostNames
-from gantrymq.net.testing import FakeLink, ManualClock, ManualTurn, ManualWheel
+from gantrymq.net.testing import EchoDoor, FakeLink, ManualClock, ManualTurn, ManualWheel
 
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="
 """RFC 6455 1.3."""
@@ -36,53 +35,27 @@ def request(path: str = "/mqtt", method: str = "GET", **changes: str | None) -> 
     return f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode()
 
 
-class Echo:
-    """A door that answers what it gets, and `!` with its own end."""
+class Echo(EchoDoor):
+    """A door that answers what it gets, in pieces, and `!` with its own end."""
 
     def __init__(self) -> None:
-        self.link: Link
-        self.out: list[bytes | memoryview] = []
+        super().__init__()
         self.ended: str | None = None
-        self.eofs = 0
-
-    def connected(self, link: Link) -> None:
-        self.link = link
 
     def received(self, data: bytes) -> None:
-        self.out.append(data)
-        self.link.mark()
+        super().received(data)
         if data.endswith(b"!"):
             self.link.close()
-
-    def inbound_bytes(self) -> int:
-        return 0
-
-    def unfinished(self) -> int:
-        return 0
-
-    def missing_bytes(self) -> int:
-        return 0
 
     def overdue(self, why: str, busy: bool) -> None:
         self.link.close()
 
-    def data_to_send(self) -> list[bytes | memoryview]:
+    def data_to_send(self) -> list[bytes]:
         out, self.out = self.out, []
         return out
 
-    def eof(self) -> bool | None:
-        self.eofs += 1
-        return None
-
     def closed(self, reason: str) -> None:
         self.ended = reason
-
-    def writable(self) -> None: ...
-
-    def deadline(self, now_ms: int) -> None: ...
-
-    def shutdown(self) -> None:
-        self.link.close()
 
 
 class World:

@@ -1,0 +1,3 @@
+module scenarios/harness
+
+go 1.21
