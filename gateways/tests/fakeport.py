@@ -29,6 +29,7 @@ from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.limits import BODY_BYTES_CEILING
 from gantrymq.model.message import Message
 from gantrymq.model.queue_policy import Policy
+from gantrymq.model.tables import message_rows
 
 RECORD_OVERHEAD = 91
 """Bytes of a record beside topic, properties and body; any constant would do."""
@@ -291,6 +292,9 @@ class FakePort:
         self.log.append(message)
         self.by_offset[message.physical_offset] = message
         queue.append(message)
+        row = message_rows.row_of(message.properties, message.body) if message.lmq else None
+        if row is not None:
+            self._set(message_rows.table_of_message(message), [row])
         self._wake(f"{message.topic}/{message.queue_id}")
         self._dispatch(message, matched)
         return message.queue_offset

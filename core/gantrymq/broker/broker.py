@@ -130,7 +130,7 @@ class Broker:
         self.settings: Settings = Settings(self)
         self.gate = AckGate(always_open=not sync_flush)
         self.pending = Pending(wheel.now_ms, options.now_s)
-        self.wakes = Wakes(self.topics, turn, self.pending.times)
+        self.wakes = Wakes(self.topics, self.tables.take_row, turn, self.pending.times)
         self.cursors: Cursors = Cursors(
             store, self.append_ack, self.wakes.wait, self.wakes.wake, self.arm_append, SharedBodies(wheel).shared
         )
@@ -173,12 +173,10 @@ class Broker:
     def open(self, cut_offsets: bool = True, take_over: Callable[[], Rows] = list) -> None:
         """Replay the tables and cursors; the store is loaded already. `cut_offsets`: it may have lost its tail. `take_over()`, called
         when the tables are there: rows to change, because another broker has."""
-        tables = [name[len(names.SYSTEM_PREFIX) :] for name in self.store.topics() if names.is_own_system_topic(name)]
+        tables = list(dict.fromkeys(filter(None, map(names.table_of, self.store.topics()))))
         loaded = self.snapshots.load() if self.snapshots is not None else NOTHING
         self.tables.load(loaded.tables)
-        damaged = self.tables.replay(
-            self.store, [table for table in tables if table not in names.NOT_TABLES], loaded.offsets
-        )
+        damaged = self.tables.replay(self.store, tables, loaded.offsets)
         self.tables.quarantine(self.row_checks)
         self._take_over(deletions.unfinished(self.tables, self.store.queues_of, self.store.max_offset))
         self._take_over(take_over())

@@ -36,6 +36,7 @@ from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.model.queue_policy import Policy
+from gantrymq.model.tables.message_rows import row_of, table_of_message
 from gantrymq.store.cold import Cold
 
 if TYPE_CHECKING:
@@ -445,6 +446,14 @@ class LocalBrokerPort:
             on_done(token, error)
             return
         self._broker.put(table, items, token, on_done)
+
+    def row_in(self, message: Message) -> tuple[str, list[tuple[str, bytes | None]]]:
+        """Table and row that a gateway's message is, too. Raises for what may not be kept."""
+        table, row = table_of_message(message), row_of(message.properties, message.body)
+        if row is None:
+            raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"property GANTRY_ROW names no row of table {table[:80]!r}")
+        self._check_rows(table, [row])
+        return table, [row]
 
     def _check_rows(self, table: str, items: Sequence[tuple[str, bytes | None]]) -> None:
         if table in OWN_TABLES:

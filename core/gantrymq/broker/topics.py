@@ -56,7 +56,7 @@ def is_client_light(name: str) -> bool:
     """True for the name of a client's own light queue."""
     return (
         name.startswith(names.LMQ_PREFIX)
-        and not name.startswith(names.OWN_LIGHT_PREFIX)
+        and not name.startswith((names.OWN_LIGHT_PREFIX, names.OWN_ROWS_PREFIX))
         and names.is_stored_topic(name)
     )
 
@@ -295,7 +295,7 @@ class TopicTable:
         topic = self.topics.get(name)
         if topic is None:
             names.check_topic(name)
-            if name.startswith(names.OWN_LIGHT_PREFIX):
+            if name.startswith((names.OWN_LIGHT_PREFIX, names.OWN_ROWS_PREFIX)):
                 raise GantryError(ErrorCode.NO_PERMISSION, f"light queue {name} belongs to the broker itself")
             if len(self._light) >= LIGHT_QUEUES_MAX:
                 raise GantryError(

@@ -34,6 +34,7 @@ from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.limits import BODY_BYTES_CEILING
 from gantrymq.model.message import Message
 from gantrymq.model.queue_policy import Policy
+from gantrymq.model.tables.message_rows import row_of, table_of_message
 from gantrymq.net.api import Wheel
 from gantrymq.net.procedures.driver import Gathering, Steps, first_error, run
 from gantrymq.services import Turn
@@ -50,6 +51,8 @@ SETTLE_MS: Final = 6_000
 """A group that comes while others are in use gets no new records before: other gateway processes ask the nameservers every 5 s, and
 what they are told of routes meanwhile they install only where they know of a group."""
 Records = list[tuple[Message, tuple[int, ...]]]
+RowApart = tuple[int, str, str, bytes | None]
+"""Place in its batch of a message that is a row, too, and the row: table, key, value."""
 
 
 class _Tap:
@@ -252,6 +255,14 @@ class ClusterPort:
         settle: Sequence[tuple[int, int, Outcome]] = (),
         rows: Sequence[tuple[str, str, bytes | None]] = (),
     ) -> None:
+        if len(self.groups) > 1 and self._ready and any(message.lmq for message in batch):
+            try:
+                batch, apart = self._rows_apart(batch)
+            except GantryError as error:
+                on_done(token, error)
+                return
+            if apart:
+                on_done = partial(self._then_rows, apart, on_done)
         if settle or rows:
             try:
                 pieces = self._pieces(batch, settle, rows)
@@ -286,6 +297,43 @@ class ClusterPort:
             on_done(token, results)
 
         Gathering([partial(send, self.groups[index], places) for index, places in parts.items()], gathered)
+
+    def _rows_apart(self, batch: Sequence[Message]) -> tuple[list[Message], list[RowApart]]:
+        """Messages that are rows, too, stay so where their group has the row; of the others a copy is the message, and the row follows it. Raises
+        UNAVAILABLE."""
+        found, apart = list(batch), []
+        for place, message in enumerate(batch):
+            table = table_of_message(message)
+            row = row_of(message.properties, message.body) if table else None
+            if row is None or self._tables.target(table, row[0]) == self._group_for(message.topic).index:
+                continue
+            found[place] = plain = Message(
+                message.topic,
+                message.body,
+                message.properties,
+                message.tag,
+                message.keys,
+                message.queue_id,
+                message.born_ms,
+            )
+            plain.sharding_key, plain.exchange, plain.flag = message.sharding_key, message.exchange, message.flag
+            apart.append((place, table, *row))
+        return found, apart
+
+    def _then_rows(self, apart: list[RowApart], on_done: Done, token: Any, results: Any) -> None:
+        """The messages were answered: rows of those that are stored follow."""
+        tables: dict[str, list[tuple[str, bytes | None]]] = {}
+        for place, table, key, value in apart if not isinstance(results, GantryError) else ():
+            if not isinstance(results[place], ErrorCode):
+                tables.setdefault(table, []).append((key, value))
+        if not tables:
+            on_done(token, results)
+            return
+
+        def put(answers: list[Any]) -> None:
+            on_done(token, first_error(answers) or results)
+
+        Gathering([partial(self._tables.put, table, rows) for table, rows in tables.items()], put)
 
     def _pieces(
         self,

@@ -25,6 +25,8 @@ NOT_TABLES: Final = frozenset({"ack", "dispatch", "moved", "filler", "audit"})
 
 LMQ_PREFIX: Final = "%LMQ%"
 OWN_LIGHT_PREFIX: Final = "%LMQ%~"
+OWN_ROWS_PREFIX: Final = LMQ_PREFIX + SYSTEM_PREFIX
+"""With a table's name behind it: the queue of messages that are rows of that table, too (model/tables/message_rows.py)."""
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
 
@@ -167,8 +169,16 @@ def check_group(name: str) -> None:
 
 
 def is_own_system_topic(name: str) -> bool:
-    """True for topics that only their owning table may touch."""
-    return name.startswith(SYSTEM_PREFIX)
+    """True for topics, and queues of rows, that only their owning table may touch."""
+    return name.startswith((SYSTEM_PREFIX, OWN_ROWS_PREFIX))
+
+
+def table_of(name: str) -> str:
+    """The table whose records are in that topic, or whose rows messages in that queue are; empty: none."""
+    if not is_own_system_topic(name):
+        return ""
+    table = name[len(SYSTEM_PREFIX if name.startswith(SYSTEM_PREFIX) else OWN_ROWS_PREFIX) :]
+    return "" if table in NOT_TABLES else table
 
 
 def is_system_topic(name: str) -> bool:

@@ -111,6 +111,7 @@ class Appender:
         self._codes: dict[str, int] = {"": 0}
         self._lengths = [SHORT.pack(length) for length in range(1024)]
         self._texts: dict[tuple[int, ...], bytes] = {}
+        self._client_texts: dict[tuple[tuple[str, ...], tuple[int, ...]], bytes] = {}
 
     def append(self, batch: Sequence[Message], lights: Sequence[tuple[int, ...]], now_ms: int) -> int:
         """Write and dispatch; returns the new end. On an exception nothing has changed."""
@@ -350,11 +351,15 @@ class Appender:
         offsets = [self._client_queue(name).next_offset for name in lmq]
         separator = b"\x02" if properties and not properties.endswith(b"\x02") else b""
         while True:
-            names = ",".join([*lmq, *[light_name(light) for light in inline]])
-            places = ",".join(map(str, [*offsets, *self._lights.offsets_of(inline)]))
-            text = b"%b%b%b\x02%b%b\x02" % (
-                separator, record.DISPATCH_MARK, names.encode(), record.OFFSETS_MARK, places.encode(),
-            )  # fmt: skip
+            head = self._client_texts.get((lmq, inline))
+            if head is None:
+                names = ",".join([*lmq, *[light_name(light) for light in inline]]).encode()
+                head = record.DISPATCH_MARK + names + b"\x02" + record.OFFSETS_MARK
+                if len(self._client_texts) >= TEXTS_MAX:
+                    self._client_texts.clear()
+                self._client_texts[lmq, inline] = head
+            places = [*offsets, *self._lights.offsets_of(inline)] if inline else offsets
+            text = separator + head + b",".join([b"%d" % place for place in places]) + b"\x02"
             if len(inline) < len(targets):
                 text += record.MORE_MARK + b"%d\x02" % (len(targets) - len(inline))
             if not inline or len(properties) + len(text) <= record.PAIRS_BYTES_MAX:

@@ -7,6 +7,8 @@ from typing import Any
 from gantrymq.broker.port import Outcome
 from gantrymq.cluster.port import ClusterPort
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.message import Message
+from gantrymq.model.tables import message_rows
 from tests.cluster.site import Site, message, publish, queue
 
 
@@ -65,3 +67,55 @@ def test_without_any_group() -> None:
     result = piece(site, port, [], (), [("mine", "k", b"v")])
     assert isinstance(result, GantryError)
     assert result.code is ErrorCode.UNAVAILABLE
+
+
+def test_messages_that_are_rows_stay_so_where_their_group_has_the_row() -> None:
+    site = Site("a", "b")
+    port = site.gateway()
+    site.call(port, "watch_table", "mine", None)
+    keys = [f"k{number}" for number in range(12)]
+
+    def publish_rows(body: bytes) -> list[Any]:
+        batch = []
+        for place, key in enumerate(keys):
+            one = Message(f"t{place % 3}", body, message_rows.row_pair(key, b"H"))
+            one.lmq = message_rows.queues_of("mine")
+            batch.append(one)
+        return piece(site, port, batch)
+
+    def found() -> list[dict[str, bytes]]:
+        return [dict(node.broker.tables.rows("mine")) for node in site.nodes.values()]
+
+    assert all(type(result) is int for result in publish_rows(b"1"))
+    first, second = found()
+    assert (first | second) == dict.fromkeys(keys, b"H1")
+    assert not first.keys() & second.keys(), "a row lies in one group"
+    assert first
+    assert second
+    inside = [node.store.max_offset("%LMQ%rmq_sys_gantry_mine", 0) for node in site.nodes.values()]
+    assert 0 < sum(inside) < len(keys), "some are one record with their message, some lie in the other group"
+    publish_rows(b"2")
+    assert found() == [dict.fromkeys(first, b"H2"), dict.fromkeys(second, b"H2")]
+    publish_rows(b"")
+    assert found() == [{}, {}]
+
+
+def test_a_message_whose_row_s_group_is_away_is_not_stored() -> None:
+    site = Site("a", "b")
+    port = site.gateway()
+    site.call(port, "watch_table", "mine", None)
+    home = port._tables.home("mine", "k").name
+    topic = next(f"t{n}" for n in range(50) if port._group_for(f"t{n}").name != home)
+    one = Message(topic, b"1", message_rows.row_pair("k", b"H"))
+    one.lmq = message_rows.queues_of("mine")
+    site.line(port, home).cut()
+    result = piece(site, port, [one])
+    assert isinstance(result, GantryError)
+    assert result.code is ErrorCode.UNAVAILABLE
+    assert sum(site.stored(topic).values()) == 0
+    site.line(port, home).mend()
+    site.run()
+    assert piece(site, port, [one]) == [0]
+    assert [dict(node.broker.tables.rows("mine")) for name, node in site.nodes.items() if name == home] == [
+        {"k": b"H1"}
+    ]

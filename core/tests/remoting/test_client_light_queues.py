@@ -222,6 +222,12 @@ def test_light_queues_of_the_broker_are_closed(bench: Bench) -> None:
     link = bench.connect()
     assert send(link, b="%LMQ%~1").code == Answer.NO_PERMISSION
     assert pull(link, topic="%LMQ%~1").code == Answer.TOPIC_NOT_EXIST
+    rows = "%LMQ%rmq_sys_gantry_user"
+    assert send(link, b=rows).code == Answer.NO_PERMISSION
+    assert pull(link, topic=rows).code != 0
+    assert send(link, b"x", to(rows, rest="GANTRY_ROW\x01QQ== root\x02")).code == 0
+    assert bench.store.max_offset(rows, 0) == 0
+    assert bench.broker.tables.rows("user") == {}
 
 
 def test_a_batch_that_cannot_be_written_takes_its_entries_back(bench: Bench) -> None:

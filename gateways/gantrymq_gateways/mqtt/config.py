@@ -93,7 +93,7 @@ class MqttConfig:
     retained_max: int = setting(100_000, least=0, most=10_000_000)
     """Topics with a retained message: all are held in memory. Beyond it a retained publish closes the connection."""
     retained_bytes_max: int = setting(256 * 1024 * 1024, least=0)
-    """Topics and payloads of all retained messages, for the same reason."""
+    """Topics, properties and payloads of all retained messages, for the same reason."""
     session_expiry_s: int = setting(86_400, least=1, most=10 * 365 * 86_400)
     """A persistent session is forgotten so long after its client left: an abandoned one would pin its backlog for ever."""
     sessions_max: int = setting(100_000, least=1, most=10_000_000)

@@ -25,7 +25,7 @@ from gantrymq_gateways.mqtt.config import MqttConfig
 from gantrymq_gateways.mqtt.messages import exchange
 from gantrymq_gateways.mqtt.messages.fanout import Fanout
 from gantrymq_gateways.mqtt.messages.properties import passed_on, to_native
-from gantrymq_gateways.mqtt.messages.publish import Targets
+from gantrymq_gateways.mqtt.messages.publish import KeptRow, Targets
 from gantrymq_gateways.mqtt.messages.receipts import Receipts
 from gantrymq_gateways.mqtt.messages.refused import Refusals
 from gantrymq_gateways.mqtt.messages.will_rows import KeptWill, WillRows
@@ -34,7 +34,7 @@ from gantrymq_gateways.mqtt.operate.events import Events
 from gantrymq_gateways.mqtt.operate.operations import Operations
 from gantrymq_gateways.mqtt.operate.overfull import Overfull
 from gantrymq_gateways.mqtt.operate.sys_topics import SysTopics
-from gantrymq_gateways.mqtt.retained import RetainedStore
+from gantrymq_gateways.mqtt.retained import RetainedStore, RowPlace
 from gantrymq_gateways.mqtt.sessions.lifecycle import Lifecycle
 from gantrymq_gateways.mqtt.sessions.sessions import (
     RETAINED_WAITING_FILTERS,
@@ -413,8 +413,8 @@ class MqttGateway:
         now_ms = self.shell.clock.now_ms()
         try:
             target = self.targets.by_flags[flags].get(will.topic) or self.targets.find(will.topic, flags)
-            if will.retain:
-                self.kept.check_room(target.topic, will.payload)
+            if target.row is not None:
+                self.kept.check_room(target.row, will.payload)
         except GantryError as error:
             log.warning("%s: its will was not published: %s", peer, error)
             self.will_rows.discard(kept)
@@ -422,9 +422,7 @@ class MqttGateway:
         told, keys, sharding_key = to_native(will.properties, now_ms) if will.properties else (b"", (), "")
         message = Message(target.native, will.payload, target.properties + told, target.tag, keys)
         message.sharding_key = sharding_key
-        row = None
-        if will.retain:
-            key = retained.row_key(target.topic)
-            listed, expires_ms = passed_on(will.properties, now_ms)
-            row = (key, retained.row_value(target.topic, will.payload, will.qos, listed, expires_ms))
+        listed, expires_ms = passed_on(will.properties, now_ms)
+        place = RowPlace(target.topic, will.qos, listed, expires_ms) if target.row is not None else None
+        row = KeptRow.of(place, message) if place is not None else None
         self.wills.publish(message, peer, row, self.will_rows.taken(kept))

@@ -1,5 +1,8 @@
 """Retained messages: table `mqtt_retained`, held in memory, found by topic or by filter.
 
+The record of a retained PUBLISH is the row, too (gantrymq.model.tables.message_rows): stored in one piece with it, and its body once. Rows of earlier versions,
+and those that retention has moved, are records of their own.
+
 Key: native topic + `/` + tag, or `#` + SHA-256 of the topic where that is too long for a key. Value: QoS (1 byte), length of the topic (2 bytes), topic,
 payload. With MQTT 5.0 properties or an expiry the first byte has `EXTENDED` added, and between topic and payload stand the expiry (8 bytes, ms since
 the epoch, 0: none), the length of the property list (4 bytes) and the list. An empty payload deletes [MQTT-3.3.1-10].
@@ -9,12 +12,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import Final
+from sys import intern
+from typing import TYPE_CHECKING, Final
 
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.model.limits import BODY_BYTES_CEILING
+from gantrymq.model.limits import BODY_BYTES_CEILING, PROPERTIES_BYTES_MAX
+from gantrymq.model.tables import message_rows
 from gantrymq_gateways.mqtt.topics.rules import LEVELS_MAX
+
+if TYPE_CHECKING:
+    from gantrymq.model.message import Message
 
 TABLE: Final = "mqtt_retained"
 
@@ -23,35 +31,99 @@ KEY_BYTES_MAX: Final = 4000
 
 
 EXTENDED: Final = 0x80
+FIXED: Final = 3
+"""Bytes of every row besides what a client sent."""
+PAIRS_RESERVE: Final = 1024
+"""Bytes of a record's properties that are left for what the store writes there."""
+
+
+class RowPlace:
+    """Where a message is retained, and all of the row but its body."""
+
+    __slots__ = ("head", "key", "pair", "qos")
+
+    def __init__(self, topic: str, qos: int, listed: bytes = b"", expires_ms: int = 0) -> None:
+        self.key = row_key(topic)
+        self.head = row_head(topic, qos, listed, expires_ms)
+        self.qos = qos
+        self.pair = message_rows.row_pair(self.key, self.head)
+
+    def enter(self, message: Message) -> bool:
+        """Make a message the row, too. False: its properties have no room for that."""
+        if len(message.properties) + len(self.pair) + PAIRS_RESERVE > PROPERTIES_BYTES_MAX:
+            return False
+        message.properties += self.pair
+        message.lmq = message_rows.queues_of(TABLE)
+        return True
 
 
 class Retained:
-    """What one topic retains. `topic`: as it was published. `payload` and `qos` change with the message, so whoever waits to send it sends
-    the newest: an older one, behind the newer as a live message, would be taken for the state."""
+    """What one topic retains. `value`: the row, the table's own object where that is in this process. It changes with the message, so whoever waits
+    to send it sends the newest: an older one, behind the newer as a live message, would be taken for the state."""
 
-    __slots__ = ("expires_ms", "kept", "listed", "payload", "qos", "topic")
+    __slots__ = ("kept", "value")
 
-    def __init__(self, topic: str, payload: bytes, qos: int, listed: bytes = b"", expires_ms: int = 0) -> None:
-        self.topic = topic
-        self.payload = payload
-        self.qos = qos
-        self.listed = listed
-        """MQTT 5.0 properties, without expiry."""
-        self.expires_ms = expires_ms
-        """0: never."""
+    def __init__(self, value: bytes) -> None:
+        self.value = value
         self.kept = True
         """False once the topic retains nothing any more."""
 
+    @property
+    def topic(self) -> str:
+        """As it was published."""
+        return self.value[3 : 3 + int.from_bytes(self.value[1:3], "big")].decode()
+
+    @property
+    def qos(self) -> int:
+        """It was published with."""
+        return self.value[0] & ~EXTENDED
+
+    @property
+    def expires_ms(self) -> int:
+        """0: never."""
+        if not self.value[0] & EXTENDED:
+            return 0
+        at = 3 + int.from_bytes(self.value[1:3], "big")
+        return int.from_bytes(self.value[at : at + 8], "big")
+
+    @property
+    def listed(self) -> bytes:
+        """MQTT 5.0 properties, without expiry."""
+        at, end = self._places()
+        return self.value[at:end]
+
+    @property
+    def payload(self) -> bytes:
+        """What was published."""
+        return self.value[self._places()[1] :]
+
+    @property
+    def size(self) -> int:
+        """Bytes of topic, properties and payload, as limits count them."""
+        return len(self.value) - FIXED
+
+    def _places(self) -> tuple[int, int]:
+        """Where the properties begin and end."""
+        value = self.value
+        at = 3 + int.from_bytes(value[1:3], "big")
+        if not value[0] & EXTENDED:
+            return at, at
+        return at + 12, at + 12 + int.from_bytes(value[at + 8 : at + 12], "big")
+
     def is_over(self, now_ms: int) -> bool:
         """It has expired [MQTT5-3.3.2-5]."""
-        return 0 < self.expires_ms <= now_ms
+        return self.value[0] >= EXTENDED and 0 < self.expires_ms <= now_ms
+
+
+NO_LEVELS: Final[dict[str, _Level]] = {}
+"""Of all levels with nothing below: never added to."""
 
 
 class _Level:
     __slots__ = ("below", "message")
 
     def __init__(self) -> None:
-        self.below: dict[str, _Level] = {}
+        self.below = NO_LEVELS
         self.message: Retained | None = None
 
     def is_bare(self) -> bool:
@@ -66,33 +138,27 @@ def row_key(topic: str) -> str:
     return key if len(key) <= KEY_BYTES_MAX else "#" + hashlib.sha256(topic.encode()).hexdigest()
 
 
-def row_value(topic: str, payload: bytes, qos: int, listed: bytes = b"", expires_ms: int = 0) -> bytes | None:
-    """Value of a topic's row; None deletes it."""
-    if not payload:
-        return None
+def row_head(topic: str, qos: int, listed: bytes = b"", expires_ms: int = 0) -> bytes:
+    """All of a row but the payload."""
     encoded = topic.encode()
     head = len(encoded).to_bytes(2, "big") + encoded
     if not listed and not expires_ms:
-        return bytes((qos,)) + head + payload
-    extended = expires_ms.to_bytes(8, "big") + len(listed).to_bytes(4, "big") + listed
-    return bytes((qos | EXTENDED,)) + head + extended + payload
+        return bytes((qos,)) + head
+    return bytes((qos | EXTENDED,)) + head + expires_ms.to_bytes(8, "big") + len(listed).to_bytes(4, "big") + listed
+
+
+def row_value(topic: str, payload: bytes, qos: int, listed: bytes = b"", expires_ms: int = 0) -> bytes | None:
+    """Value of a topic's row; None deletes it."""
+    return row_head(topic, qos, listed, expires_ms) + payload if payload else None
 
 
 def parse_value(value: bytes) -> Retained:
     """The message in a row. Raises ValueError."""
-    end = 3 + int.from_bytes(value[1:3], "big")
-    topic = value[3:end].decode()
-    listed, expires_ms = b"", 0
-    qos = value[0] if value else 3
-    if qos & EXTENDED:
-        expires_ms = int.from_bytes(value[end : end + 8], "big")
-        start = end + 12
-        end = start + int.from_bytes(value[end + 8 : start], "big")
-        listed = value[start:end]
-        qos &= ~EXTENDED
-    if len(value) <= end or qos > 2:
+    found = Retained(value)
+    if len(value) < 3 or len(value) <= found._places()[1] or found.qos > 2:
         raise ValueError("the row is cut short, or its QoS is none")
-    return Retained(topic, value[end:], qos, listed, expires_ms)
+    found.topic  # noqa: B018 (it may be no text)
+    return found
 
 
 def check_row(key: str, value: bytes) -> None:
@@ -134,7 +200,7 @@ class RetainedStore:
         for key, value in rows.items():
             self._apply(key, value)
 
-    def check_room(self, topic: str, payload: bytes) -> None:
+    def check_room(self, place: RowPlace, payload: bytes) -> None:
         """Raise GantryError unless a retained message of this size may be kept."""
         if not payload:
             return
@@ -143,11 +209,11 @@ class RetainedStore:
                 ErrorCode.MESSAGE_TOO_LARGE,
                 f"a retained message of {len(payload)} bytes; message.body_bytes_max is {self.body_bytes_max}",
             )
-        old = self._by_key.get(row_key(topic))
+        old = self._by_key.get(place.key)
         if old is None and len(self._by_key) >= self.count_max:
             raise GantryError(ErrorCode.LIMIT_REACHED, f"mqtt.retained_max ({self.count_max}) is reached")
         # What takes another one's place counts by what it adds: else many small ones could be made large ones later.
-        growth = len(topic) + len(payload) if old is None else len(payload) - len(old.payload)
+        growth = len(place.head) - FIXED + len(payload) - (old.size if old is not None else 0)
         if growth > 0 and self.size_bytes + growth > self.bytes_max:
             raise GantryError(ErrorCode.LIMIT_REACHED, f"mqtt.retained_bytes_max ({self.bytes_max}) is reached")
 
@@ -185,38 +251,39 @@ class RetainedStore:
             if old is not None:
                 old.kept = False
                 del self._by_key[key]
-                self.size_bytes -= len(old.topic) + len(old.payload)
+                self.size_bytes -= old.size
                 self._unlink(old.topic)
-            return
-        message = parse_value(value)
-        if old is not None:
-            self.size_bytes += len(message.payload) - len(old.payload)
-            old.payload = message.payload
-            old.qos = message.qos
-            old.listed = message.listed
-            old.expires_ms = message.expires_ms
-            return
-        self._by_key[key] = message
-        self.size_bytes += len(message.topic) + len(message.payload)
-        self._level(message.topic).message = message
+        elif old is None:
+            message = self._by_key[key] = parse_value(value)
+            self.size_bytes += message.size
+            self._level(message.topic).message = message
+        elif old.value == value:
+            old.value = value  # the table's own object, in place of ours
+        else:
+            parse_value(value)
+            self.size_bytes += len(value) - len(old.value)
+            old.value = value
 
     def _level(self, topic: str) -> _Level:
         level = self._root
         for word in topic.split("/"):
-            below = level.below.get(word)
-            if below is None:
-                below = level.below[word] = _Level()
-            level = below
+            found = level.below.get(word)
+            if found is None:
+                if level.below is NO_LEVELS:
+                    level.below = {}
+                found = level.below[intern(word)] = _Level()
+            level = found
         return level
 
     def show(self, topic: str, payload: bytes) -> None:
         """Keep what the gateway itself says at a topic of `$SYS`, until `load`: subscriptions find it as they find the others, but it is in no table
         and counts for no limit."""
         level = self._level(topic)
+        value = row_head(topic, 0) + payload
         if level.message is None:
-            level.message = Retained(topic, payload, 0)
+            level.message = Retained(value)
         else:
-            level.message.payload = payload
+            level.message.value = value
 
     def _unlink(self, topic: str) -> None:
         path: list[tuple[_Level, str]] = []

@@ -313,10 +313,36 @@ def test_retained_limits_close_the_publisher() -> None:
 def test_retained_that_cannot_be_stored_is_not_acknowledged() -> None:
     world = World("late")
     client = world.client("c")
-    world.port.fail_next("put", ErrorCode.STORE_FULL)
+    world.port.refuse = lambda message: ErrorCode.STORE_FULL
     client.send(Publish(b"a", b"x", 3, 9))
-    assert client.closed
     assert client.take() == []
+    assert world.gateway.kept.match("a") == []
+    world.port.refuse = lambda message: None
+    world.advance(200)
+    assert client.take() == [Ack(c.PUBACK, 9)]
+    assert [message.payload for message in world.gateway.kept.match("a")] == [b"x"]
+    assert not world.gateway.kept._pending
+
+
+@pytest.mark.parametrize("five", [False, True])
+def test_what_the_log_refuses_for_good_is_not_retained(five: bool) -> None:
+    world = World("late")
+    client = world.client("c", level=5) if five else world.client("c")
+    world.port.refuse = lambda message: ErrorCode.TOPIC_LIMIT if message.body == b"bad" else None
+    client.send(Publish(b"a", b"good", 3, 8), Publish(b"a", b"bad", 3, 9), Publish(b"b", b"bad", 3, 10))
+    assert client.closed is not five
+    assert [message.payload for message in world.gateway.kept.match("#")] == [b"good"]
+    assert not world.gateway.kept._pending
+
+
+def test_a_retained_message_whose_properties_have_no_room_for_the_row_is_one_piece_with_it() -> None:
+    world = World("late")
+    client = world.client("c")
+    topic = "t" * 40_000
+    client.send(Publish(topic.encode(), b"1", 3, 8), Publish(topic.encode(), b"2", 3, 9))
+    assert client.take() == [Ack(c.PUBACK, 8), Ack(c.PUBACK, 9)]
+    assert [message.lmq for message in world.port.log] == [(), ()]
+    assert [message.payload for message in world.gateway.kept.match(topic)] == [b"2"]
 
 
 def test_shutdown_publishes_wills_and_closes() -> None:

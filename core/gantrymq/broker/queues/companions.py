@@ -93,11 +93,11 @@ class Companions:
         self.first = [group_head(len(rows) + messages), *rows] if rows or messages else []
         return self.first
 
-    def apply(self, apply_row: Callable[[str, str, bytes | None], None]) -> None:
+    def apply(self, apply_row: Callable[[int, str, str, bytes | None], None]) -> None:
         """All of it is in the log."""
         self.applied = True
-        for row in self.rows:
-            apply_row(*row)
+        for record, row in zip(self.first[1:], self.rows, strict=False):  # behind them stand acknowledgements
+            apply_row(record.physical_offset, *row)
         self.held.apply()
 
     def done(self, token: Any, result: Any) -> None:
@@ -133,7 +133,7 @@ class Whole:
         self.refused()
         for companions in taken:
             if not companions.unfit:
-                companions.apply(self._broker.tables.apply)
+                companions.apply(self._broker.tables.companion)
 
     def refused(self) -> None:
         """It is not, or it is and was dealt with."""

@@ -12,6 +12,7 @@ from gantrymq.broker.consuming.acks import ACK_TOPIC, cursors_in
 from gantrymq.broker.slices import Slices, patient
 from gantrymq.broker.tables.tables import KEY_PROPERTY
 from gantrymq.model import names
+from gantrymq.model.tables.message_rows import key_of
 from gantrymq.store.damage import DAMAGE_MAX
 from gantrymq.store.log.moved import cost
 from gantrymq.store.queues.consume_queue import HOLE_SIZE
@@ -135,8 +136,8 @@ class Survey:
             if self.live_bytes > live_max:
                 return False
         for topic in self.store.topics():
-            if names.is_own_system_topic(topic) and topic[len(names.SYSTEM_PREFIX) :] not in names.NOT_TABLES:
-                yield from self._table(topic)
+            if table := names.table_of(topic):
+                yield from self._table(topic, table)
         yield from self._acks()
         return True
 
@@ -218,8 +219,8 @@ class Survey:
                     return found
                 offset += 1
 
-    def _table(self, topic: str) -> Slices[None]:
-        table = topic[len(names.SYSTEM_PREFIX) :]
+    def _table(self, topic: str, table: str) -> Slices[None]:
+        """Keys of a table out of the records of its topic, or the messages in its queue of rows."""
         units = yield from self._units_of(topic)
         for refs in batches(units):
             batch = refs
@@ -228,7 +229,7 @@ class Survey:
             for message in found:
                 if message is None:
                     continue
-                key = message.property(KEY_PROPERTY)
+                key = message.property(KEY_PROPERTY) if message.topic == topic else key_of(message.properties)
                 if self._tables.kept(table, key) is not None:
                     self.rows.setdefault(table, set()).add(key)
                     self.row_bytes += message.size

@@ -133,7 +133,7 @@ class ConfigExport:
             )
         known = tables.rows("topic")
         for name in ends.topics:  # a real broker's light queues can be read under their names
-            if name.startswith(names.LMQ_PREFIX) and name not in known:
+            if name.startswith(names.LMQ_PREFIX) and name not in known and not names.is_own_system_topic(name):
                 rows.append(("topic", name, TopicConfig(name, 1, 1).to_bytes()))
         if rows:
             log.info("%s: %d rows of topics, groups and offsets taken over", self._directory, len(rows))

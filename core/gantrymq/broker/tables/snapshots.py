@@ -81,10 +81,9 @@ NOTHING: Final = Loaded({}, {}, [], [])
 """Everything is replayed."""
 
 
-def table_of(topic: str) -> str:
-    """Table whose records are in that topic, or an empty text."""
-    table = topic[len(names.SYSTEM_PREFIX) :] if names.is_own_system_topic(topic) else ""
-    return "" if table in names.NOT_TABLES else table
+def is_of_rows(topic: str) -> bool:
+    """It is the queue of messages that are rows of some table."""
+    return topic.startswith(names.OWN_ROWS_PREFIX) and topic != names.OWN_ROWS_PREFIX
 
 
 class Snapshots:
@@ -101,7 +100,8 @@ class Snapshots:
         self._settle = settle
         self._covered: dict[str, int] = {}
         """Offsets that the newest snapshot covers."""
-        self._own: list[str] = []
+        self._own: list[str] = [names.OWN_ROWS_PREFIX]
+        """The first is none, and stands in every snapshot: it was made by a version that knows of messages that are rows."""
         self._looked = 0
         """Topics of the store that `_own_topics` has looked at."""
         self.tail = Tail(0, {})
@@ -155,6 +155,8 @@ class Snapshots:
         store = self._store
         if tail.limit > store.written_position:
             raise SnapshotError(f"it was made at {tail.limit}, the log ends at {store.written_position}")
+        if names.OWN_ROWS_PREFIX not in offsets and any(map(is_of_rows, self._own_topics())):
+            raise SnapshotError("an earlier version made it, which does not know of messages that are rows")
         for topic, last in tail.topics.items():
             low, high = store.min_offset(topic, 0), store.max_offset(topic, 0)
             first = offsets.get(topic, 0)
@@ -195,13 +197,13 @@ class Snapshots:
         return {topic: self._store.max_offset(topic, 0) for topic in self._own_topics()}
 
     def _names(self) -> list[str]:
-        return [table for topic in self._own_topics() if (table := table_of(topic))]
+        return list(dict.fromkeys(filter(None, map(names.table_of, self._own_topics()))))
 
     def _own_topics(self) -> list[str]:
         """Of tables and of cursors. Topics are never taken away from the store's list: only those that came are looked at."""
         topics = self._store.topics()
         own = self._own
-        own += [topic for topic in topics[self._looked :] if topic in (ACK_TOPIC, MOVED_TOPIC) or table_of(topic)]
+        own += [topic for topic in topics[self._looked :] if topic in (ACK_TOPIC, MOVED_TOPIC) or names.table_of(topic)]
         self._looked = len(topics)
         return own
 

@@ -1,7 +1,7 @@
 """Tables: keyed records of a system topic each, held in memory; the log is their truth.
 
 Table `x` is topic `rmq_sys_gantry_x`, one queue, one record per change: property GANTRY_KEY is the key, the body the value, and
-property GANTRY_DELETED marks a deletion. Replayed from the first record at start.
+property GANTRY_DELETED marks a deletion. A message may be a row, too (model/tables/message_rows.py). Replayed from the first record at start.
 """
 
 from __future__ import annotations
@@ -9,6 +9,9 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from heapq import merge
+from operator import itemgetter
 from typing import Protocol
 
 from gantrymq.broker.row_checks import RowCheck, report, why_unreadable
@@ -17,7 +20,9 @@ from gantrymq.model import names
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
-from gantrymq.store.log.record import HEAD
+from gantrymq.model.tables.message_rows import row_of as row_of_message
+from gantrymq.model.tables.message_rows import table_of_message
+from gantrymq.store.log.record import HEAD, is_entry
 from gantrymq.store.queues.consume_queue import HOLE_SIZE
 
 Rows = list[tuple[str, str, bytes | None]]
@@ -47,6 +52,8 @@ _NOT_IN_KEYS = re.compile("[\0\x01\x02]")
 
 Row = tuple[str, str, bytes | None]
 """Table, key, value (None: the row goes)."""
+PlacedRow = tuple[int, str, bytes | None]
+"""Position in the log, key, value."""
 
 
 class LogReader(Protocol):
@@ -137,6 +144,7 @@ class Tables:
         """(table, key) of rows that were handed over to be written since the last append, ..."""
         self._writing: set[tuple[str, str]] = set()
         """... and of those in the append that is under way."""
+        self._companion_at: dict[tuple[str, str], int] = {}
         self._quarantined: dict[str, dict[str, bytes]] = {}
         """Rows of the broker's own tables that nobody here can read. They stay in log and snapshots: another version may be able to."""
 
@@ -151,16 +159,16 @@ class Tables:
         for table in tables:
             rows = self._tables.setdefault(table, {})
 
-            def lost(offset: int, unit: tuple[int, int, int], table: str = table) -> None:
+            def lost(topic: str, offset: int, unit: tuple[int, int, int], table: str = table) -> None:
                 damaged.add(table)
                 log.error(
                     "table %s: record %d, at %d of the log, is damaged: the row that it changed is as it was before",
                     table, offset, unit[0],
                 )  # fmt: skip
                 what = f"it changed a row of table {table}, which is as it was before"
-                reader.note_damage(unit, f"{topic_of(table)}/0", offset, what, False)
+                reader.note_damage(unit, f"{topic}/0", offset, what, False)
 
-            for key, value in replay_rows(reader, topic_of(table), (offsets or {}).get(topic_of(table), 0), lost):
+            for key, value in replay_table(reader, table, offsets or {}, lost):
                 if value is None:
                     rows.pop(key, None)
                 else:
@@ -223,6 +231,12 @@ class Tables:
     def writing(self) -> None:
         """An append of all that was handed over begins."""
         self._writing, self._expected = self._expected, set()
+        self._companion_at.clear()
+
+    def companion(self, at: int, table: str, key: str, value: bytes | None) -> None:
+        """As `apply`, of a row whose record, at `at`, stands among the messages of the append that is under way, which are told of later (`take_row`)."""
+        self._companion_at[table, key] = at
+        self.apply(table, key, value)
 
     def written(self) -> None:
         """It is over: each of its rows was applied, or refused."""
@@ -264,6 +278,16 @@ class Tables:
                 log.error("table %s, key %r: %s: %s", table, key[:200], type(error).__name__, error)
                 log.debug("traceback", exc_info=error)
 
+    def take_row(self, message: Message) -> bool:
+        """A message was stored: if it is a row, too, that has changed. False: it is none."""
+        table = table_of_message(message)
+        row = row_of_message(message.properties, message.body) if table else None
+        if row is not None:
+            behind = self._companion_at and self._companion_at.get((table, row[0]), -1) > message.physical_offset
+            if not behind:
+                self.apply(table, *row)
+        return bool(table)
+
     def watch(self, table: str, watcher: Callable[[str, bytes | None], None]) -> None:
         """Call `watcher` for each change from now on."""
         self._watchers.setdefault(table, []).append(watcher)
@@ -302,10 +326,17 @@ def replay_topic(
                 on_damaged(number, units[number - first])
 
 
-def replay_rows(
-    reader: LogReader, topic: str, offset: int, on_damaged: Callable[[int, tuple[int, int, int]], None]
-) -> Iterator[tuple[str, bytes | None]]:
+Lost = Callable[[int, tuple[int, int, int]], None]
+"""`on_damaged(offset, unit)`: there should be a record, and is none."""
+
+
+def replay_rows(reader: LogReader, topic: str, offset: int, on_damaged: Lost) -> Iterator[tuple[str, bytes | None]]:
     """Key and value of every record as `replay_topic` gives them, for tables: what is plain is read in large pieces and makes no `Message`."""
+    for _, key, value in _placed_rows(reader, topic, offset, on_damaged):
+        yield key, value
+
+
+def _placed_rows(reader: LogReader, topic: str, offset: int, on_damaged: Lost) -> Iterator[PlacedRow]:
     for first, units in _steps(reader, topic, offset):
         found = [row_in(data) if data is not None else None for data in reader.whole_records(topic, 0, first, units)]
         others = [place for place, row in enumerate(found) if row is None]
@@ -316,6 +347,35 @@ def replay_rows(
                 found[place] = key, value
             elif units[place][1] != HOLE_SIZE:
                 on_damaged(first + place, units[place])
-        for row in found:
+        for unit, row in zip(units, found, strict=True):
             if row is not None:
-                yield row
+                yield unit[0], *row
+
+
+def _message_rows(reader: LogReader, queue: str, offset: int, on_damaged: Lost) -> Iterator[PlacedRow]:
+    """The same of messages that are rows, too."""
+    for first, units in _steps(reader, queue, offset):
+        for number, message in enumerate(reader.get_many([(unit[0], unit[1]) for unit in units]), first):
+            unit = units[number - first]
+            row = None
+            if message is not None and is_entry(message.dispatch, queue, number):
+                row = row_of_message(message.properties, message.body)
+            if row is not None:
+                yield unit[0], *row
+            elif unit[1] != HOLE_SIZE:
+                on_damaged(number, unit)
+
+
+def replay_table(
+    reader: LogReader,
+    table: str,
+    offsets: Mapping[str, int],
+    on_damaged: Callable[[str, int, tuple[int, int, int]], None],
+) -> Iterator[tuple[str, bytes | None]]:
+    """Key and value of every change of a table, in the order of the log; `offsets`: by topic, from where on (elsewhere all). `on_damaged(topic, offset, unit)`."""
+    topic, queue = topic_of(table), names.OWN_ROWS_PREFIX + table
+    own = _placed_rows(reader, topic, offsets.get(topic, 0), partial(on_damaged, topic))
+    if not reader.max_offset(queue, 0):
+        return ((key, value) for _, key, value in own)
+    others = _message_rows(reader, queue, offsets.get(queue, 0), partial(on_damaged, queue))
+    return ((key, value) for _, key, value in merge(own, others, key=itemgetter(0)))

@@ -12,7 +12,7 @@ from gantrymq.model import properties as props
 from gantrymq.model import sysflag
 from gantrymq.model.errors import GantryError
 from gantrymq.model.message import DECIDED, Message
-from gantrymq.model.names import OWN_LIGHT_PREFIX
+from gantrymq.model.names import OWN_LIGHT_PREFIX, OWN_ROWS_PREFIX
 from gantrymq.store.log.record import split_dispatch
 from gantrymq.store.log.run import Run, take
 
@@ -166,7 +166,9 @@ def lights_of(half: Message) -> tuple[str, ...]:
     """The client's own light queues: in a record that was read they stand beside the properties."""
     text = half.dispatch or (half.properties if _DISPATCH in half.properties else b"")
     found = props.find(text, props.MULTI_DISPATCH) if text else ""
-    return tuple([name for name in found.split(",") if name and not name.startswith(OWN_LIGHT_PREFIX)])
+    return tuple(
+        [name for name in found.split(",") if name and not name.startswith((OWN_LIGHT_PREFIX, OWN_ROWS_PREFIX))]
+    )
 
 
 def _with_lights(half: Message) -> bytes:

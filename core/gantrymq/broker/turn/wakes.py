@@ -30,8 +30,10 @@ NOBODY: dict[object, Callable[[], None]] = {}
 class Wakes:
     """Everybody who waits for a record; `topics` has those who wait for a topic's queue."""
 
-    def __init__(self, topics: TopicTable, turn: Turn, times: Timings) -> None:
+    def __init__(self, topics: TopicTable, take_row: Callable[[Message], bool], turn: Turn, times: Timings) -> None:
+        """`take_row(message)`: a stored message that enters further queues is the row of a table; False: it is none."""
         self._topics = topics
+        self._take_row = take_row
         self._turn = turn
         self._times = times
         self._armed = False
@@ -78,7 +80,7 @@ class Wakes:
                     self._crowds.append(waiters)
                 else:
                     woken.update(waiters)
-            if message.lmq:
+            if message.lmq and not self._take_row(message):
                 self._topics.wake_lights(message.lmq, woken)
         light_waiters = self._light
         for message, hit in matches:

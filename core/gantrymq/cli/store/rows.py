@@ -15,11 +15,11 @@ from rich.table import Table
 from gantrymq.broker.consuming.offsets import UNREAD_TABLE
 from gantrymq.broker.routing.router import Router, load_route_sets, route_from_bytes
 from gantrymq.broker.row_checks import RowCheck, check_of, known_tables, why_unreadable
-from gantrymq.broker.tables.snapshots import table_of
-from gantrymq.broker.tables.tables import item_message, replay_rows, topic_of
+from gantrymq.broker.tables.tables import item_message, replay_table
 from gantrymq.cli.store.check import CONSOLE, explained, store_app
 from gantrymq.cli.store.repair import data_of, settings_of
 from gantrymq.clock import SystemClock
+from gantrymq.model.names import table_of
 from gantrymq.remoting.server.table_rows import CHECKS
 from gantrymq.store.files import OsFileSystem
 from gantrymq.store.message_store import MessageStore
@@ -58,10 +58,10 @@ def bad_rows(store: MessageStore) -> list[BadRow]:
         check = checks.get(table)
         rows: dict[str, bytes] = {}
 
-        def damaged(offset: int, unit: tuple[int, int, int], table: str = table) -> None:
+        def damaged(_topic: str, offset: int, unit: tuple[int, int, int], table: str = table) -> None:
             found.append(BadRow(table, "", 0, f"record {offset}, at {unit[0]} of the log, is damaged"))
 
-        for key, value in replay_rows(store, topic_of(table), 0, damaged):
+        for key, value in replay_table(store, table, {}, damaged):
             if value is None:
                 rows.pop(key, None)
             else:

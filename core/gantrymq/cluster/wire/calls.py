@@ -16,6 +16,7 @@ from gantrymq.model import names, sysflag
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import DELAYED, Message
+from gantrymq.model.tables.message_rows import queues_of
 
 Natural = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Int32 = Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
@@ -49,6 +50,8 @@ class Sent(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False
     demand_route: str
     flag: Int32
     sys_flag: Int32
+    table: str
+    """That the message is a row of, too; empty: none."""
 
 
 class RouteRow(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -136,6 +139,8 @@ def message_of(sent: Sent) -> Message:
     message = Message(sent.topic, sent.body, properties, sent.tag, sent.keys, sent.queue_id, sent.born_ms)
     message.sharding_key, message.exchange, message.demand_route = sent.sharding_key, sent.exchange, sent.demand_route
     message.flag = sent.flag
+    if sent.table:
+        message.lmq = queues_of(sent.table)
     if b"TIMER_DELAY_MS\x01" in properties:  # a foreign header of that name has another one here (props.foreign_name)
         message.kind = DELAYED
     message.sys_flag = sent.sys_flag & ~(sysflag.BORN_HOST_V6 | sysflag.STORE_HOST_V6)

@@ -15,8 +15,9 @@ import msgspec
 
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
+from gantrymq.model.tables.message_rows import table_of_message
 
-PROTOCOL_VERSION: Final = 5
+PROTOCOL_VERSION: Final = 6
 
 
 class GatewayCode(IntEnum):
@@ -75,6 +76,7 @@ def pack_sent(message: Message) -> list[Any]:
     return [
         message.topic, message.body, message.properties, message.tag, message.keys, message.queue_id, message.born_ms,
         message.sharding_key, message.exchange, message.demand_route, message.flag, message.sys_flag,
+        table_of_message(message) if message.lmq else "",
     ]  # fmt: skip
 
 

@@ -310,6 +310,8 @@ class GatewaySession:
             if message.queue_id >= self._queues_of(message.topic):
                 text = f"topic {message.topic[:255]} has no queue {message.queue_id}"
                 raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, text)
+            if message.lmq:
+                refuse_unreadable(*self._port.row_in(message), CHECKS)
         if sent_in < self._round:
             # Sent behind something that was refused, and must not be stored before it.
             done(token, [ErrorCode.BUSY] * len(batch) or GantryError(ErrorCode.BUSY))

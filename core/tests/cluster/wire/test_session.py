@@ -11,6 +11,7 @@ from gantrymq.cluster.wire.codec import PROTOCOL_VERSION, GatewayCode, decode_bo
 from gantrymq.cluster.wire.server import CONTINUATIONS_MAX, STATS_MAX, GatewaySession
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.limits import FRAME_BYTES_MAX
+from gantrymq.model.tables import message_rows
 from gantrymq.remoting import codec
 from gantrymq.remoting.codec import Command, FrameReader
 from tests.broker.test_port import Bench
@@ -137,3 +138,29 @@ def test_a_broker_announces_its_limit_of_bodies(bench: Bench, monkeypatch: pytes
     bench.wire.drain()
     assert said == [PROTOCOL_VERSION]
     assert port.body_bytes_max() == 70_000
+
+
+def test_a_message_that_is_a_row_is_checked_as_the_row(bench: Bench) -> None:
+    asker = Asker(bench)
+
+    def submit(table: str, pair: bytes) -> Any:
+        row = ["t", b"x", pair, "", [], 0, 0, "", None, "", 0, 0, table]
+        asker.session.handle(Command(GatewayCode.SUBMIT, None, encode_body([[row], 0]), 1))
+        bench.turn.run_until_quiet()
+        (answer,) = FrameReader().feed(b"".join(asker.frames))
+        asker.frames.clear()
+        return decode_body(answer.body) if answer.code == 0 else unpack_error(answer.body, "").code
+
+    for table, pair in (
+        ("light", message_rows.row_pair("7", b"x")),
+        ("route", message_rows.row_pair("r", b"no json")),
+        ("Not a table", message_rows.row_pair("k", b"x")),
+        ("kept", b""),
+        ("topic", message_rows.row_pair("t", b"{}")),
+    ):
+        assert isinstance(submit(table, pair), ErrorCode), table
+    assert bench.store.max_offset("t", 0) == 0
+    assert submit("kept", message_rows.row_pair("k", b"H")) == [0]
+    assert bench.broker.tables.rows("kept") == {"k": b"Hx"}
+    assert submit("", message_rows.row_pair("other", b"H")) == [1]
+    assert bench.broker.tables.rows("kept") == {"k": b"Hx"}

@@ -1,7 +1,7 @@
 """What comes in from publishers: one received chunk -> one batch for the log -> its PUBACKs in one write.
 
-A PUBACK or PUBREC follows the log's acknowledgement alone, in the order of receipt [MQTT-4.6.0-2] [MQTT5-4.6.0-2], and for a retained message
-also the table's. What the log refuses is answered with a reason code (5.0) or ends the connection: 3.x has no negative answer. BUSY and STORE_FULL are neither: the rest of the batch is handed over
+A PUBACK or PUBREC follows the log's acknowledgement alone, in the order of receipt [MQTT-4.6.0-2] [MQTT5-4.6.0-2]. The record of a retained message
+is its row of `mqtt_retained`, too (retained.py). What the log refuses is answered with a reason code (5.0) or ends the connection: 3.x has no negative answer. BUSY and STORE_FULL are neither: the rest of the batch is handed over
 again a little later and meanwhile the publisher is not read; what came behind waits for it, so that the log has the order of receipt.
 
 QoS 2: the packet identifier is stored in one piece with the record (messages/exchange.py), and taken out again before PUBCOMP. So a publish that
@@ -18,12 +18,12 @@ from gantrymq.model import names
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import DELAYED, Message
-from gantrymq_gateways.mqtt import retained
 from gantrymq_gateways.mqtt.messages import exchange
 from gantrymq_gateways.mqtt.messages.deliver import message_qos
 from gantrymq_gateways.mqtt.messages.exchange import Inbound, encode_ids
 from gantrymq_gateways.mqtt.messages.properties import passed_on, to_native
-from gantrymq_gateways.mqtt.retained import RetainedStore
+from gantrymq_gateways.mqtt.retained import TABLE as RETAINED_TABLE
+from gantrymq_gateways.mqtt.retained import RetainedStore, RowPlace
 from gantrymq_gateways.mqtt.topics.delayed import split_delay
 from gantrymq_gateways.mqtt.topics.mapping import LongTopics
 from gantrymq_gateways.mqtt.topics.rewrite import NO_REWRITING, Rewriter
@@ -56,15 +56,19 @@ WAITS: Final = frozenset({ErrorCode.BUSY, ErrorCode.STORE_FULL, ErrorCode.NOT_AL
 class Target:
     """Where messages of one MQTT topic and one set of flags go; worked out once."""
 
-    __slots__ = ("delayed", "native", "properties", "tag", "topic")
+    __slots__ = ("delayed", "native", "properties", "row", "tag", "topic")
 
-    def __init__(self, topic: str, native: str, tag: str, properties: bytes, delayed: bool = False) -> None:
+    def __init__(
+        self, topic: str, native: str, tag: str, properties: bytes, delayed: bool = False, row: RowPlace | None = None
+    ) -> None:
         self.topic = topic
         self.native = native
         self.tag = tag
         self.properties = properties
         self.delayed = delayed
         """It comes later, and retains nothing."""
+        self.row = row
+        """Of a retained message without properties of its own: what says that it is a row."""
 
 
 class PublishPort(Protocol):
@@ -79,8 +83,6 @@ class PublishPort(Protocol):
         *,
         rows: Sequence[tuple[str, str, bytes | None]] = (),
     ) -> None: ...
-
-    def put(self, table: str, items: list[tuple[str, bytes | None]], token: object, on_done: Done) -> None: ...
 
 
 class Targets:
@@ -111,7 +113,8 @@ class Targets:
             pairs.append((props.RETAIN, "1"))
         if delay_s:
             pairs.append(("TIMER_DELAY_MS", str(delay_s * 1000)))
-        target = Target(text, native, tag, props.encode(pairs), delay_s > 0)
+        row = RowPlace(text, flags >> 1 & 3) if flags & c.FLAG_RETAIN and not delay_s else None
+        target = Target(text, native, tag, props.encode(pairs), delay_s > 0, row)
         first_level = text.partition("/")[0]
         if native == names.encode_topic(first_level):
             self._long.note(first_level, native)
@@ -138,6 +141,24 @@ def encode_acks(acks: list[int]) -> bytes:
     return b"".join([ack.to_bytes(4 if ack < 1 << 32 else 5, "big") for ack in acks])
 
 
+class KeptRow:
+    """What a message on its way to the log retains. `apart`: the row has no room in the message, and is a record of its own in one piece with it."""
+
+    __slots__ = ("apart", "key", "message", "value")
+
+    def __init__(self, key: str, value: bytes | None, message: Message, apart: bool) -> None:
+        self.key = key
+        self.value = value
+        self.message = message
+        self.apart = apart
+
+    @staticmethod
+    def of(place: RowPlace, message: Message) -> KeptRow:
+        """Make a message the row, too, if it has room for that."""
+        value = place.head + message.body if message.body else None
+        return KeptRow(place.key, value, message, not place.enter(message))
+
+
 class _Batch:
     """Messages of one chunk. `open`: answers that are missing. `waiting`: to be submitted (again)."""
 
@@ -146,6 +167,7 @@ class _Batch:
         "closed",
         "count",
         "extra",
+        "kept",
         "messages",
         "open",
         "opened",
@@ -165,6 +187,8 @@ class _Batch:
         """Those without a message: PUBCOMP, and what was received before."""
         self.slots: list[int] | None = None
         """Once something was refused: index in `acks` for each message that is left, -1 for QoS 0."""
+        self.kept: list[KeptRow] = []
+        """Rows of retained messages that are not answered yet."""
         self.opened: list[int] = []
         """Packet identifiers of QoS 2 that come in with it."""
         self.closed: list[int] = []
@@ -283,7 +307,7 @@ class Inflow:
         messages: list[Message] = []
         acks: list[int] = []
         opened: list[int] = []
-        kept: dict[str, bytes | None] = {}
+        kept: list[KeptRow] = []
         size = 0
         by_flags, mark = self.targets.by_flags, self.mark
         closed, extra = self._release(releases) if releases else ([], [])
@@ -298,13 +322,13 @@ class Inflow:
                 try:
                     if target is None:
                         target = self.targets.find(publish.topic, flags)
-                    if flags & 1 and not target.delayed:
-                        self._keep(target, publish, kept)
                     message = Message(target.native, payload, target.properties + mark, target.tag)
                     if target.delayed:
                         message.kind = DELAYED
                     if publish.properties is not None:
                         self._tell(message, publish)
+                    if target.row is not None:
+                        self._keep(target, target.row, publish, message, kept)
                 except GantryError as error:
                     letter = self._refused(publish, error, extra)
                     if letter is None:
@@ -323,8 +347,8 @@ class Inflow:
             self.counts.published_bytes_in += size - len(messages) * MESSAGE_BYTES
             if messages or closed or extra:
                 batch = _Batch(messages, acks, size)
-                batch.opened, batch.closed, batch.extra = opened, closed, extra
-                self._hand_over(batch, kept)
+                batch.opened, batch.closed, batch.extra, batch.kept = opened, closed, extra, kept
+                self._hand_over(batch)
 
     def _release(self, releases: Sequence[int]) -> tuple[list[int], list[int]]:
         """(identifiers that were open, PUBCOMPs) [MQTT-4.3.3-2] [MQTT5-4.3.3-11]."""
@@ -365,7 +389,7 @@ class Inflow:
         which = f"{part.number}/{part.count}"
         message = self._letter(part.topic.decode(), part.payload, part.flags, error, which)
         acks = [(PUBACK if part.flags & 2 else PUBREC) | part.packet_id] if part.packet_id else []
-        self._hand_over(_Batch([message], acks, len(part.payload) + MESSAGE_BYTES), {})
+        self._hand_over(_Batch([message], acks, len(part.payload) + MESSAGE_BYTES))
 
     def _letter(self, topic: str, payload: bytes, flags: int, error: GantryError, part: str = "") -> Message:
         found = self._host.letter(topic, payload, flags, error, part)
@@ -373,34 +397,33 @@ class Inflow:
             raise error
         return found
 
-    def _keep(self, target: Target, publish: Publish, kept: dict[str, bytes | None]) -> None:
-        payload = publish.payload
-        self._retained.check_room(target.topic, payload)
-        listed, expires_ms = b"", 0
+    def _keep(self, target: Target, row: RowPlace, publish: Publish, message: Message, kept: list[KeptRow]) -> None:
+        """Make the message the row that it retains, too. Raises GantryError if that is not to be."""
+        self._retained.check_room(row, message.body)
         if publish.properties is not None:
             listed, expires_ms = passed_on(publish.properties, self.now_ms())
-        value = retained.row_value(target.topic, payload, publish.flags >> 1 & 3, listed, expires_ms)
-        kept[retained.row_key(target.topic)] = value
+            if listed or expires_ms:
+                row = RowPlace(target.topic, row.qos, listed, expires_ms)
+        found = KeptRow.of(row, message)
+        if found.apart:  # it is stored in front of the messages of its batch: those before it must not stand behind it
+            for earlier in kept:
+                if earlier.key == found.key:
+                    earlier.message.lmq = ()
+        kept.append(found)
 
-    def _hand_over(self, batch: _Batch, kept: dict[str, bytes | None]) -> None:
+    def _hand_over(self, batch: _Batch) -> None:
         self._batches.append(batch)
         self.unanswered += batch.unanswered
         self.unacked += batch.count
         self.unacked_bytes += batch.size
         if self.unacked_bytes > self.unacked_bytes_max or self.unacked > UNACKED_MAX:
             self._host.hold_reading()
-        if kept:
-            batch.open += 1
+        for row in batch.kept:
+            self._retained.storing(row.key, row.value)
         if self._held or self._retrying:
             batch.waiting = True
         else:
             self._submit(batch)
-        if kept:
-            self._flying += 1
-            items = list(kept.items())
-            for key, value in items:
-                self._retained.storing(key, value)
-            self._port.put(retained.TABLE, items, (batch, items), self._kept)
 
     def _submit(self, batch: _Batch) -> None:
         rows: list[tuple[str, str, bytes | None]] = []
@@ -411,11 +434,16 @@ class Inflow:
             self._answered(batch)
             return
         self._flying += 1
+        on_done = self._submitted
         if rows:
             self.exchange.flying += 1
-            self._port.submit(batch.messages, batch, self._exchange_submitted, self, rows=rows)
+            on_done = self._exchange_submitted
+        if batch.kept:
+            rows += [(RETAINED_TABLE, row.key, row.value) for row in batch.kept if row.apart]
+        if rows:
+            self._port.submit(batch.messages, batch, on_done, self, rows=rows)
         else:
-            self._port.submit(batch.messages, batch, self._submitted, self)
+            self._port.submit(batch.messages, batch, on_done, self)
 
     def _ids_after(self, batch: _Batch) -> set[int]:
         """Identifiers that are open once this batch is stored, and those before it."""
@@ -427,17 +455,25 @@ class Inflow:
                 break
         return ids
 
-    def _kept(self, token: tuple[_Batch, list[tuple[str, bytes | None]]], result: object) -> None:
-        self._flying -= 1
-        batch, items = token
-        failed = isinstance(result, GantryError)
-        for key, value in items:
-            self._retained.stored(key, value, failed)
-        if failed:
-            self._host.fail(f"retained messages cannot be stored: {result}")
-        else:
-            self._answered(batch)
-        self._landed()
+    def _rows_answered(self, batch: _Batch, results: list[int | ErrorCode]) -> None:
+        """What the messages retain counts from now on, or never will; of those that are submitted again it is open."""
+        waiting: list[KeptRow] = []
+        answers = {id(message): result for message, result in zip(batch.messages, results, strict=True)}
+        for row in batch.kept:
+            result = answers[id(row.message)]
+            if isinstance(result, ErrorCode) and result in WAITS:
+                waiting.append(row)
+            else:
+                self._retained.stored(row.key, row.value, isinstance(result, ErrorCode))
+        batch.kept = waiting
+
+    def _drop_rows(self) -> None:
+        """What waits is never submitted again."""
+        for batch in self._batches:
+            if batch.waiting:
+                for row in batch.kept:
+                    self._retained.stored(row.key, row.value, True)
+                batch.kept = []
 
     def _exchange_submitted(self, batch: _Batch, results: Any) -> None:
         """One piece with a row: all of it was stored, or nothing."""
@@ -461,6 +497,8 @@ class Inflow:
         self._flying -= 1
         if isinstance(results, GantryError):
             results = [results.code] * len(batch.messages)
+        if batch.kept:
+            self._rows_answered(batch, results)
         try:
             min(results)  # One comparison in C per message: it fails if there is an ErrorCode among several numbers.
             stored = type(results[0]) is int
@@ -477,6 +515,7 @@ class Inflow:
         if self._flying:
             return
         if self.closed:
+            self._drop_rows()
             self._host.answered()
         elif self._held:
             self._host.retry_later(self._retry)
@@ -531,6 +570,7 @@ class Inflow:
     def _retry(self) -> None:
         """Submit what waits, oldest first, up to one that is refused again at once."""
         if self.closed:
+            self._drop_rows()
             return
         self._held = False
         self._retrying = True

@@ -16,6 +16,7 @@ from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.net.api import Wheel
 from gantrymq.services import Clock
+from gantrymq_gateways.mqtt.messages.publish import KeptRow
 from gantrymq_gateways.mqtt.messages.will_rows import TABLE as WILL_TABLE
 from gantrymq_gateways.mqtt.retained import TABLE, RetainedStore
 
@@ -28,7 +29,7 @@ WAITING_WILLS_MAX: Final = 20_000
 """Wills that wait, about 10 MiB besides their bytes: all clients of a gateway that loses its network at a bad time."""
 
 WAITING_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Payloads, properties (topics may be long) and retained rows of wills that wait: a client that comes back and drops again with 64 KiB
+"""Payloads, properties (topics may be long) and rows that wills which wait retain: a client that comes back and drops again with 64 KiB
 each time must not fill the memory."""
 
 BATCH_WILLS_MAX: Final = 256
@@ -41,27 +42,21 @@ NEXT_MS: Final = 1
 """After an attempt of which nothing was refused: the others that wait follow at once, after those whose turn it is."""
 
 
-Row = tuple[str, bytes | None]
-"""Key and value of a retained will."""
-
-
 class _Will:
-    """One will, or the retained row of one, and who left it."""
+    """One will, what it retains, and who left it."""
 
     __slots__ = ("key", "message", "peer", "row", "size", "until_ms")
 
-    def __init__(self, peer: str, until_ms: int, message: Message | None, row: Row | None, key: str = "") -> None:
+    def __init__(self, peer: str, until_ms: int, message: Message, row: KeptRow | None, key: str) -> None:
         self.key = key
         """Of the will's own row (will_rows.py), which goes in one piece with the message; empty: none."""
         self.peer = peer
         self.until_ms = until_ms
         self.message = message
         self.row = row
-        self.size = 0
-        if message is not None:
-            self.size += len(message.body) + len(message.properties)
+        self.size = len(message.body) + len(message.properties)
         if row is not None:
-            self.size += len(row[0]) + len(row[1] or b"")
+            self.size += len(row.key) + len(row.value or b"")
 
 
 class Wills:
@@ -85,24 +80,22 @@ class Wills:
         self.count = 0
         """What waits and what is just tried again; `bytes`: their payloads, properties and rows."""
         self.bytes = 0
-        self._open = 0
-        """Answers that an attempt still waits for."""
-        self._again: list[_Will] = []
-        """What it has to try once more."""
+        self._open = False
+        """An attempt waits for its answer."""
         self._handle = 0
         self._stopped = False
         self._row_lost = lost
 
-    def publish(self, message: Message, peer: str, row: Row | None, key: str = "") -> None:
-        """Store a will [MQTT-3.1.2-8], behind those that wait, and its retained row."""
-        until_ms = self._clock.monotonic_ms() + WILL_RETRY_MS
-        will = _Will(peer, until_ms, message, None, key)
+    def publish(self, message: Message, peer: str, row: KeptRow | None, key: str = "") -> None:
+        """Store a will [MQTT-3.1.2-8], behind those that wait, and what it retains in one piece with it."""
+        will = _Will(peer, self._clock.monotonic_ms() + WILL_RETRY_MS, message, row, key)
+        if row is not None:
+            self._kept.storing(row.key, row.value)
+            self._kept.owed[row.key] = will
         if self.count:
             self._wait(will, "others wait")
         else:
             self._submit([will], self._submitted)
-        if row is not None:
-            self._put([_Will(peer, until_ms, None, row)], self._row_put)
 
     def stop(self) -> None:
         """No more attempts."""
@@ -112,35 +105,18 @@ class Wills:
         self._waiting.clear()
 
     def _submit(self, wills: list[_Will], on_done: Callable[[list[_Will], Any], None]) -> None:
-        batch = [will.message for will in wills if will.message is not None]
-        rows = [(WILL_TABLE, will.key, None) for will in wills if will.key]
+        rows: list[tuple[str, str, bytes | None]] = [(WILL_TABLE, will.key, None) for will in wills if will.key]
+        rows += [(TABLE, will.row.key, will.row.value) for will in wills if will.row is not None and will.row.apart]
+        batch = [will.message for will in wills]
         if rows:
             self._port.submit(batch, wills, on_done, rows=rows)
         else:
             self._port.submit(batch, wills, on_done)
 
-    def _put(self, wills: list[_Will], on_done: Callable[[list[_Will], Any], None]) -> None:
-        rows = [will.row for will in wills if will.row is not None]
-        for will, (key, value) in zip(wills, rows, strict=True):
-            self._kept.storing(key, value)
-            self._kept.owed[key] = will
-        self._port.put(TABLE, rows, wills, on_done)
-
     def _submitted(self, wills: list[_Will], result: Any) -> None:
         """The first attempt of a will."""
         for will in self._refused(wills, result):
             self._wait(will, _reason(result))
-
-    def _row_put(self, wills: list[_Will], result: Any) -> None:
-        """The first attempt of a row."""
-        self._submitted(wills, self._row_results(wills, result))
-
-    def _row_results(self, wills: list[_Will], result: Any) -> list[int | ErrorCode] | GantryError:
-        failed = isinstance(result, GantryError)
-        for will in wills:
-            if will.row is not None:
-                self._kept.stored(will.row[0], will.row[1], failed)
-        return result if isinstance(result, GantryError) else [0] * len(wills)
 
     def _refused(self, wills: list[_Will], result: Any) -> list[_Will]:
         """Those that shall be tried again; what is lost gets its line."""
@@ -153,7 +129,7 @@ class Wills:
             elif isinstance(code, ErrorCode):
                 lost.append(will)
             else:
-                self._forget_row(will)
+                self._row_done(will, False)
         self._lost(lost, _reason(result))
         return again
 
@@ -173,47 +149,30 @@ class Wills:
     def _try(self, now_ms: int) -> None:
         self._handle = 0
         waiting = self._waiting
-        messages: list[_Will] = []
-        rows: list[_Will] = []
+        wills: list[_Will] = []
         size = 0
-        while waiting and len(messages) + len(rows) < BATCH_WILLS_MAX:
+        while waiting and len(wills) < BATCH_WILLS_MAX:
             size += waiting[0].size
-            if (messages or rows) and size > BATCH_BYTES_MAX:
+            if wills and size > BATCH_BYTES_MAX:
                 break
             will = waiting.popleft()
-            if will.row is None:
-                messages.append(will)
-            elif self._kept.owed.get(will.row[0]) is will:
-                rows.append(will)
-            else:
+            if will.row is not None and self._kept.owed.get(will.row.key) is not will:
                 # Something newer is retained there, of the client itself perhaps, which has returned.
-                self._leave(will)
-        self._open = 2
-        if messages:
-            self._submit(messages, self._tried)
+                self._row_done(will, True)
+                will.message.lmq = ()
+            wills.append(will)
+        self._open = True
+        if wills:
+            self._submit(wills, self._tried)
         else:
-            self._answered([])
-        if rows:
-            self._put(rows, self._rows_tried)
-        else:
-            self._answered([])
-
-    def _rows_tried(self, wills: list[_Will], result: Any) -> None:
-        self._tried(wills, self._row_results(wills, result))
+            self._tried(wills, [])
 
     def _tried(self, wills: list[_Will], result: Any) -> None:
+        """What was refused waits in front, oldest first."""
+        self._open = False
         again = self._refused(wills, result)
         for will in set(wills).difference(again):
             self._leave(will)
-        self._answered(again)
-
-    def _answered(self, again: list[_Will]) -> None:
-        """A part of an attempt is over; after the last, what was refused waits in front, oldest first."""
-        self._again += again
-        self._open -= 1
-        if self._open:
-            return
-        again, self._again = sorted(self._again, key=lambda will: will.until_ms), []
         self._waiting.extendleft(reversed(again))
         if again:
             self._give_up()
@@ -236,18 +195,21 @@ class Wills:
         self.count -= 1
         self.bytes -= will.size
 
-    def _forget_row(self, will: _Will) -> None:
-        if will.row is not None and self._kept.owed.get(will.row[0]) is will:
-            del self._kept.owed[will.row[0]]
+    def _row_done(self, will: _Will, failed: bool) -> None:
+        """What it retains is stored, or never will be."""
+        row, will.row = will.row, None
+        if row is not None:
+            self._kept.stored(row.key, row.value, failed)
+            if self._kept.owed.get(row.key) is will:
+                del self._kept.owed[row.key]
 
     def _lost(self, wills: list[_Will], reason: str) -> None:
         for will in wills:
-            self._forget_row(will)
+            self._row_done(will, True)
             if will.key and not self._stopped:
                 self._row_lost(will.key)
         if len(wills) == 1:
-            what = "will" if wills[0].row is None else "retained will"
-            log.warning("%s: its %s was not stored: %s", wills[0].peer, what, reason)
+            log.warning("%s: its will was not stored: %s", wills[0].peer, reason)
         elif wills:
             log.warning("%d wills were not stored, first that of %s: %s", len(wills), wills[0].peer, reason)
 

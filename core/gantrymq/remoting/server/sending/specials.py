@@ -58,7 +58,8 @@ def light_queues(text: str) -> tuple[str, tuple[str, ...]]:
     found = value_of(text, _DISPATCH)
     for mark in _DISPATCH_MARKS:
         text = without(text, mark)
-    lmq = tuple([name for name in dict.fromkeys(found.split(",")) if not name.startswith(names.OWN_LIGHT_PREFIX)])
+    own = (names.OWN_LIGHT_PREFIX, names.OWN_ROWS_PREFIX)
+    lmq = tuple([name for name in dict.fromkeys(found.split(",")) if not name.startswith(own)])
     if not found or not lmq:
         return text, ()
     for name in lmq:
