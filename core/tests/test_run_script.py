@@ -5,6 +5,7 @@ import pty
 import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -106,14 +107,41 @@ def test_the_short_demonstration_needs_no_spark(checkout):
     assert "Shorter: ./run demo --no-spark" in whole
 
 
+def pins(name):
+    """(package, marker) -> version of a lock."""
+    text = (ROOT / "locks" / f"{name}.txt").read_text()
+    found = re.findall(r"^([a-z0-9._-]+)==(\S+) (.*)\\$", text, re.MULTILINE)
+    return {(package, marker.strip()): version for package, version, marker in found}
+
+
 def test_a_package_has_one_version_in_all_environments():
-    """So that what was tried in one holds in another; a marker may choose between two. This project is not in the frameworks' environment."""
+    """So that what was tried in one holds in another; a marker may choose between two. This project is not in the frameworks' environment, and that of
+    the oldest Spark has another Spark."""
     versions = {}
-    for lock in set(ROOT.glob("locks/*.txt")) - {ROOT / "locks" / "frameworks.txt"}:
-        for name, version, marker in re.findall(r"^([a-z0-9._-]+)==(\S+) (.*)\\$", lock.read_text(), re.MULTILINE):
-            versions.setdefault((name, marker.strip()), {}).setdefault(version, []).append(lock.name)
+    for lock in sorted(path.stem for path in ROOT.glob("locks/*.txt") if path.stem != "frameworks"):
+        for package, version in pins(lock).items():
+            if (lock, *package) != ("oldest", "pyspark", ""):
+                versions.setdefault(package, {}).setdefault(version, []).append(lock)
     assert len(versions) > 80
     assert {name: found for name, found in versions.items() if len(found) > 1} == {}
+
+
+def test_the_two_sparks_that_are_tried_are_the_bounds_that_are_promised():
+    """The oldest in its own environment, the newest in the one of all tests; pyproject.toml, the doctor and docs/spark.md say the same. A newer one in
+    the lock (./run lock --upgrade) is to be named in the docs, with what it changes."""
+    from gantrymq.spark.local.doctor import PYSPARK_MIN
+
+    oldest, newest = pins("oldest")["pyspark", ""], pins("spark")["pyspark", ""]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    least = ".".join(map(str, PYSPARK_MIN))
+    assert oldest == f"{least}.0"
+    assert f"pyspark>={least}" in extras["spark"]
+    assert f"pyspark[pipelines]>={least}" in extras["pipelines"]
+    assert (ROOT / "locks" / "oldest.in").read_text().splitlines()[-1] == f"pyspark=={oldest}"
+    page = (ROOT / "docs" / "spark.md").read_text()
+    assert f"(pyspark {least} or newer)" in page
+    assert f"with the oldest, {oldest}, and the newest, {newest}" in page
+    assert "./run exec oldest" in (ROOT / ".ci" / "run").read_text()
 
 
 PIP = """[[ $* == *base.txt* ]] || exit 0
