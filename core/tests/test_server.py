@@ -205,7 +205,7 @@ def test_a_door_that_raises_is_one_line_and_no_other_connection_notices(tmp_path
         code, err = server.end(signal.SIGTERM)
     assert code == 0
     assert [line.partition("pump: ")[2] for line in err.splitlines() if "boom" in line] == [
-        f"{peer}: EchoDoor failed: ValueError: boom; closed"
+        f"{peer}: FakeDoor failed: ValueError: boom; closed"
     ]
     assert "Traceback" not in err
 

@@ -140,7 +140,7 @@ def test_a_door_that_ends_says_its_last_words_and_then_a_close_frame() -> None:
 def test_the_peers_close_ends_the_door_and_is_answered() -> None:
     world = World().open()
     assert world.link.feed(frame(CLOSE, b"\x03\xe9")) == frames.close_frame(1001)
-    assert world.doors[0].eofs == 1
+    assert world.doors[0].events == ["eof"]
     assert world.link.closed_by == "close"
 
 
