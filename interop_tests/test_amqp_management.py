@@ -107,6 +107,14 @@ def test_the_command_line(managed: tuple[Gantry, httpx.Client], tmp_path: Path) 
     found = json.loads(gantry("amqp", "export", *where).stdout)
     assert queue in found["queues"]
     assert bound in found["bindings"]
+    later = {"name": "cli-later", "vhost": "/", "durable": True, "auto_delete": False, "arguments": {}}
+    other = queue | {"arguments": {"x-max-length": 1}}
+    file.write_text(json.dumps({"rabbit_version": "4.0.5", "queues": [other, later]}))
+    done = gantry("amqp", "import", str(file), *where)
+    assert done.returncode == 0, done.stderr  # what is there stays as it is, as with RabbitMQ
+    found = json.loads(gantry("amqp", "export", *where).stdout)
+    assert queue in found["queues"]
+    assert later in found["queues"]
     api.post("exchanges/%2F/amq.default/publish", json={"routing_key": "cli", "payload": "x", "properties": {}})
     (line,) = gantry("amqp", "peek", "cli", *where).stdout.splitlines()
     assert json.loads(line)["payload"] == "x"
@@ -117,6 +125,7 @@ def test_the_command_line(managed: tuple[Gantry, httpx.Client], tmp_path: Path) 
     assert (refused.returncode, "401" in refused.stderr) == (1, True)
     assert gantry("amqp", "peek", "none", *where).returncode == 3
     assert gantry("amqp", "queues", "--api", f"http://127.0.0.1:{free_port()}").returncode == 4
+    api.delete("queues/%2F/cli-later")
     api.delete("queues/%2F/cli")
 
 

@@ -135,12 +135,17 @@ def _exchange(inside: Inside, row: dict[str, Any]) -> Steps:
     name = str(row["name"])
     if not name or name.startswith("amq."):
         return
+    if inside.gateway.definitions.declared_exchange(full_name(prefix_of(inside.vhost), name)) is not None:
+        return  # as it is, whatever the file says of it, as with RabbitMQ
     flags = truth(row.get("durable"), True), truth(row.get("auto_delete")), truth(row.get("internal"))
     kind = str(row.get("type", "direct"))
     yield from inside.call("exchange.declare", 0, name, kind, False, *flags, False, table_of(row.get("arguments")))
 
 
 def _queue(inside: Inside, row: dict[str, Any]) -> Steps:
+    found = inside.gateway.definitions.queues.get(full_name(prefix_of(inside.vhost), str(row["name"])))
+    if found is not None and found.finished:
+        return  # the same
     durable, auto_delete = truth(row.get("durable"), True), truth(row.get("auto_delete"))
     table = table_of(row.get("arguments"))
     yield from inside.call("queue.declare", 0, str(row["name"]), False, durable, False, auto_delete, False, table)
