@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import msgspec
+
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.constants import MASTER_ID, Perm
 from gantrymq.remoting.json_bodies import (
@@ -28,6 +30,9 @@ BROKERS_MAX: Final = 4096
 
 TOPICS_MAX: Final = 200_000
 """Topics of all brokers; at about 1 KiB each this is the memory a nameserver may take."""
+
+SAME_MAX: Final = 10_000
+"""Different tables of queues that are kept once."""
 
 NAME_CHARS_MAX: Final = 255
 """Cluster and broker names; RocketMQ's file and JMX names end there too."""
@@ -93,7 +98,9 @@ class RouteTable:
         self.clusters: dict[str, set[str]] = {}
         self.groups: dict[str, BrokerData] = {}
         self.topics: dict[str, dict[str, QueueData]] = {}
-        """Queues by topic and broker name."""
+        """Queues by topic and broker name; changed by `_set`."""
+        self._same: dict[frozenset[tuple[str, int, int, int, int]], dict[str, QueueData]] = {}
+        """Such tables are never changed: topics with the same queues have one object."""
         self._topics_of: dict[str, set[str]] = {}
         """Topics by broker name: what concerns one broker costs as much as that broker has topics."""
         self._wiped: dict[str, dict[str, int]] = {}
@@ -188,7 +195,7 @@ class RouteTable:
                     raise GantryError(
                         ErrorCode.TOPIC_LIMIT, f"{TOPICS_MAX} topics are registered; {topic} was left out"
                     )
-                queues = self.topics[topic] = {}
+                queues = {}
             perm = (config.perm & ~Perm.WRITE if read_only else config.perm) & 7
             if wiped is not None:
                 wiped[topic] = perm
@@ -201,7 +208,7 @@ class RouteTable:
                 config.topic_sys_flag,
             )
             if queues.get(broker) != data:
-                queues[broker] = data
+                self._set(topic, {**queues, broker: data})
                 own.add(topic)
                 self._on_route_change(topic)
         if complete:
@@ -210,15 +217,31 @@ class RouteTable:
 
     def _drop_queues(self, topic: str, broker_name: str) -> None:
         queues = self.topics.get(topic)
-        if queues is None or queues.pop(broker_name, None) is None:
+        if queues is None or broker_name not in queues:
             return
+        self._set(topic, {name: data for name, data in queues.items() if name != broker_name})
         self._on_route_change(topic)
         own = self._topics_of.get(broker_name)
         if own is not None:
             own.discard(topic)
         self._wiped.get(broker_name, {}).pop(topic, None)
+
+    def _set(self, topic: str, queues: dict[str, QueueData]) -> None:
+        """Without queues it is unknown."""
         if not queues:
-            del self.topics[topic]
+            self.topics.pop(topic, None)
+            return
+        same = frozenset(
+            (each.broker_name, each.read_queue_nums, each.write_queue_nums, each.perm, each.topic_sys_flag)
+            for each in queues.values()
+        )
+        if len(self._same) >= SAME_MAX:
+            self._same.clear()
+        self.topics[topic] = self._same.setdefault(same, queues)
+
+    def _set_perm(self, topic: str, broker_name: str, perm: int) -> None:
+        queues = self.topics[topic]
+        self._set(topic, {**queues, broker_name: msgspec.structs.replace(queues[broker_name], perm=perm)})
 
     def take_topic(self, topic: str, wanted: Sequence[QueueData]) -> None:
         """A topic's queues as somebody else than their brokers says (REGISTER_TOPIC_IN_NAMESRV); unknown brokers are left out."""
@@ -271,7 +294,7 @@ class RouteTable:
 
     def _without_write(self, broker_name: str) -> None:
         for topic in self._topics_of.get(broker_name, ()):
-            self.topics[topic][broker_name].perm &= ~Perm.WRITE
+            self._set_perm(topic, broker_name, self.topics[topic][broker_name].perm & ~Perm.WRITE)
 
     def connection_closed(self, owner: object) -> list[str]:
         """Remove every broker that registered over this connection; returns their names."""
@@ -321,14 +344,13 @@ class RouteTable:
         if writable:
             before = self._wiped.pop(broker_name, {})
             for topic in topics:
-                queue = self.topics[topic][broker_name]
-                queue.perm = before.get(topic, queue.perm | Perm.WRITE | Perm.READ)
+                perm = self.topics[topic][broker_name].perm
+                self._set_perm(topic, broker_name, before.get(topic, perm | Perm.WRITE | Perm.READ))
         elif topics and broker_name not in self._wiped:
             before = self._wiped[broker_name] = {}
             for topic in topics:
-                queue = self.topics[topic][broker_name]
-                before[topic] = queue.perm
-                queue.perm &= ~Perm.WRITE
+                before[topic] = self.topics[topic][broker_name].perm
+                self._set_perm(topic, broker_name, before[topic] & ~Perm.WRITE)
         self._on_route_change(None)
         return len(topics)
 

@@ -48,8 +48,8 @@ class AmqpRoutes:
         """Route numbers by the native topic of a queue's name."""
         self._direct: MultiMap[str, int] = MultiMap()
         """The same by the tag that stands for the queue in `DIRECT_TOPIC`."""
-        self._where: dict[int, tuple[Place, str]] = {}
-        """Number to its place and key."""
+        self._where: dict[int, tuple[Place, str] | str] = {}
+        """Number to its place and key; of the default exchange's bindings to the key alone."""
         self._places: dict[Place, Place] = {}
         """One object for all routes of a place, which are many; at most `PLACES_MAX`, then it begins anew."""
         self._renderer = Renderer({})
@@ -67,6 +67,8 @@ class AmqpRoutes:
         try:
             parsed = quick_json(expression)
             exchange, kind, key = parsed["exchange"], parsed["type"], parsed["key"]
+            if kind == "default" and key == topic:
+                key = topic  # one object in all tables
             destination = parsed.get("destination", "")
             target = names.encode_topic(destination) if destination else ""
             node = names.encode_topic(exchange)
@@ -85,7 +87,7 @@ class AmqpRoutes:
         if len(self._places) >= PLACES_MAX:
             self._places.clear()
         place = kind, node, target
-        self._where[number] = self._places.setdefault(place, place), key
+        self._where[number] = key if kind == "default" else (self._places.setdefault(place, place), key)
         if target:
             sources = self._sources.setdefault(target, {})
             sources[node] = sources.get(node, 0) + 1
@@ -115,11 +117,11 @@ class AmqpRoutes:
         where = self._where.pop(number, None)
         if where is None:
             return
-        (kind, node, target), key = where
-        if kind == "default":
-            self._default.discard(names.encode_topic(key), number)
-            self._direct.discard(names.encode_word(key), number)
+        if isinstance(where, str):
+            self._default.discard(names.encode_topic(where), number)
+            self._direct.discard(names.encode_word(where), number)
             return
+        (_, node, target), key = where
         exchange = self._exchanges[node]
         exchange.remove(number, key)
         if exchange.empty():

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
@@ -49,12 +49,14 @@ KEYED: Final = ("topic", "group", "offset")
 """Tables whose keys our last export had are kept beside it: a killed broker's export may lack what was made in its last second."""
 
 
-Work = dict[str, dict[str, list[bytes]] | bytes | list[str]]
+Work = dict[str, Mapping[str, Iterable[bytes]] | bytes | list[str]]
 """What to write: file name to tables of fragments or to all that it holds; table to its keys."""
 
 
 DELETE_NAME: Final = "import-delete"
 """File of `D/gantry`: at the next start what `config/*.json` names no more is deleted (`gantry store import-config --delete`)."""
+SAME_MAX: Final = 10_000
+"""Different settings of topics that are kept once."""
 NAMED_MAX: Final = 5
 """Names in a line of the log."""
 
@@ -93,6 +95,8 @@ class ConfigExport:
         self._unreadable: list[str] = []
         """What `import_rows` could read neither in a file nor in its `.bak`."""
         self._fragments: dict[str, dict[str, bytes]] = {name: {} for name in (*RENDER, "lmq")}
+        self._same: dict[bytes, bytes] = {}
+        """One object for topics with the same settings."""
         self.others_levels: dict[int, int] | None = None
         """Another broker's delayOffset.json, after `import_rows`; None: it is ours, or there is none."""
         self.others_timers: TimerCheck | None = None
@@ -318,6 +322,8 @@ class ConfigExport:
             if (key in self._fragments[name]) != bool(text):
                 self._dirty.add(f"keys of {name}")
             if text:
+                if name == "topic":
+                    text = self._same.setdefault(text, text) if len(self._same) < SAME_MAX else text
                 self._fragments[name][key] = text
             else:
                 self._fragments[name].pop(key, None)
@@ -365,7 +371,7 @@ class ConfigExport:
         lists = {name: list(fragments.values()) for name, fragments in self._fragments.items()}
         work: Work = {}
         if "topic" in dirty:
-            work[cf.TOPICS] = {"topicConfigTable": lists["topic"]}
+            work[cf.TOPICS] = {"topicConfigTable": cf.named(list(self._fragments["topic"]), lists["topic"])}
         if "group" in dirty:
             work[cf.GROUPS] = {"forbiddenTable": [], "subscriptionGroupTable": lists["group"]}
         if "request_mode" in dirty:

@@ -6,7 +6,8 @@ Written as fastjson's PrettyFormat writes them, integer keys without quotes; rea
 from __future__ import annotations
 
 import json
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 from gantrymq.model.dialect import DialectError, quick_json, read_json
 from gantrymq.model.names import LMQ_PREFIX, is_own_system_topic
@@ -44,17 +45,29 @@ def pretty(value: Any, depth: int) -> str:
     return "{\n" + items + "\n" + "\t" * depth + "}"
 
 
+UNNAMED: Final = "\0name\0"
+"""No topic is called so."""
+_UNNAMED_TEXT: Final = json.dumps(UNNAMED).encode()
+
+
 def topic_fragment(name: str, row: bytes) -> bytes:
-    """The entry of topics.json for a row of table `topic`; empty for what is not exported."""
+    """The entry of topics.json for a row of table `topic`, without its name (`named`); empty for what is not exported. Most topics have
+    the same."""
     value = quick_json(row)
     if value.get("deleted") or is_own_system_topic(name) or name.startswith(LMQ_PREFIX):
         return b""
     entry = {
-        "attributes": value["attributes"], "order": value["order"], "perm": value["perm"], "topicName": name,
+        "attributes": value["attributes"], "order": value["order"], "perm": value["perm"], "topicName": UNNAMED,
         "readQueueNums": value["readQueueNums"], "writeQueueNums": value["writeQueueNums"],
         "topicFilterType": "SINGLE_TAG", "topicSysFlag": value["topicSysFlag"],
     }  # fmt: skip
-    return _entry(name, entry)
+    return _entry(UNNAMED, entry)
+
+
+def named(names: Iterable[str], fragments: Iterable[bytes]) -> Iterator[bytes]:
+    """Entries of topics with their names."""
+    for name, fragment in zip(names, fragments, strict=True):
+        yield fragment.replace(_UNNAMED_TEXT, _text(name).encode())
 
 
 def group_fragment(name: str, row: bytes) -> bytes:
@@ -112,13 +125,13 @@ def is_lmq_key(key: str) -> bool:
     return key.rpartition("@")[2].startswith(LMQ_PREFIX)
 
 
-def document(version: Version, tables: dict[str, list[bytes]]) -> bytes:
+def document(version: Version, tables: Mapping[str, Iterable[bytes]]) -> bytes:
     """A whole file from fragments. Names of tables in order."""
     head = pretty({"counter": version.counter, "stateVersion": version.state, "timestamp": version.timestamp}, 1)
     parts = [f'{{\n\t"dataVersion":{head}'.encode()]
     for name, fragments in tables.items():
-        if fragments:
-            parts.append(b'\t"%b":{\n%b\n\t}' % (name.encode(), b",\n".join(fragments)))
+        if entries := b",\n".join(fragments):
+            parts.append(b'\t"%b":{\n%b\n\t}' % (name.encode(), entries))
         else:
             parts.append(b'\t"%b":{}' % name.encode())
     return b",\n".join(parts) + b"\n}"
