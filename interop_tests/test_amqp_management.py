@@ -59,6 +59,15 @@ def test_the_requests_of_rabbitmqadmin(managed: tuple[Gantry, httpx.Client]) -> 
     assert (method.exchange, method.routing_key, text) == ("orders", "eu.paid", b"hello")
     (row,) = api.get("connections").json()
     assert (row["user_provided_name"], row["channels"]) == ("till", 1)
+    assert [found["name"] for found in api.get("connections/username/guest").json()] == [row["name"]]
+    assert api.get("connections/username/nobody").json() == []
+    channel.basic_consume("paid", lambda *_: None, consumer_tag="busy")
+    (consumer,) = api.get("consumers").json()
+    channel.basic_cancel("busy")
+    # The rabbitmqadmin of RabbitMQ 4.1 and later does without a list where one of these is missing.
+    assert (consumer["consumer_tag"], consumer["consumer_timeout"]) == ("busy", 1_800_000)
+    assert [node["being_drained"] for node in api.get("nodes").json()] == [False]
+    assert api.get("deprecated-features").json() == []
     stream = {"durable": True, "arguments": {"x-queue-type": "stream", "x-max-age": "7D"}}
     assert api.put("queues/%2F/trail", json=stream).status_code == 201
     to_trail = body | {"routing_key": "trail"}

@@ -173,6 +173,8 @@ def _nodes(api: Api, _request: Request) -> Any:
             "running": True,
             "mem_alarm": False,
             "disk_free_alarm": False,
+            "being_drained": False,
+            "rates_mode": "none",
             "applications": [],
         }
     ]
@@ -370,6 +372,11 @@ def _between(binding: Binding, values: list[str], to_queue: bool) -> bool:
 
 def _connections(api: Api, request: Request, values: list[str]) -> Steps:
     found = [door for door in views.connections(api.gateway) if not values or door.vhost == values[0]]
+    return (yield from api.listed(request, map(views.connection_view, found)))
+
+
+def _connections_of(api: Api, request: Request, values: list[str]) -> Steps:
+    found = [door for door in views.connections(api.gateway) if door.wire.user == values[0]]
     return (yield from api.listed(request, map(views.connection_view, found)))
 
 
@@ -611,6 +618,8 @@ TABLE: Final = (
     *_policy_rows("policies"),
     *_policy_rows("operator-policies"),
     _row("GET", "feature-flags", _fixed(lambda api, request: [])),
+    _row("GET", "deprecated-features", _fixed(lambda api, request: [])),
+    _row("GET", "deprecated-features/used", _fixed(lambda api, request: [])),
     _row("GET", "aliveness-test/{vhost}", _alive),
     _row("GET", "queues", _queues),
     _row("GET", "queues/{vhost}", _queues),
@@ -644,6 +653,7 @@ TABLE: Final = (
     _row("DELETE", _TO_EXCHANGE + "/{props}", partial(_unbind, False)),
     _row("GET", "connections", _connections),
     _row("GET", "vhosts/{vhost}/connections", _connections),
+    _row("GET", "connections/username/{user}", _connections_of),
     _row("GET", "connections/{name}", _connection),
     _row("DELETE", "connections/{name}", _connection),
     _row("GET", "channels", _channels),

@@ -210,6 +210,7 @@ def consumer_views(gateway: Gateway) -> Iterator[dict[str, Any]]:
                     "consumer_tag": consumer.tag, "exclusive": consumer.exclusive, "ack_required": not consumer.no_ack,
                     "prefetch_count": consumer.prefetch, "active": consumer.active, "activity_status": "up" if consumer.active else "waiting",
                     "arguments": {"x-priority": consumer.priority} if consumer.priority else {},
+                    "consumer_timeout": consumer.queue.timeout_ms,
                     "queue": {"name": local(consumer.queue.name), "vhost": door.vhost}, "channel_details": details,
                 }  # fmt: skip
 
