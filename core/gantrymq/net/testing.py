@@ -182,14 +182,16 @@ class FakeLink:
 
     def feed(self, data: bytes) -> bytes:
         """Hand over `data` (unless the link is closed), run turns until quiet, and return what was written meanwhile."""
-        assert self.door is not None, "attach a door first"
-        if self.closed_by is None and data:
-            taken = self.door.received(data)
-            while taken is not None and taken < len(data) and self.closed_by is None:
-                data = data[taken:]
-                taken = self.door.received(data)
+        self.hand_over(data)
         self.turn.run_until_quiet()
         return self.take()
+
+    def hand_over(self, data: bytes) -> None:
+        """Give the door all of `data` in this turn, as much at once as it takes."""
+        assert self.door is not None, "attach a door first"
+        while data and self.closed_by is None:
+            taken = self.door.received(data)
+            data = b"" if taken is None else data[taken:]
 
     def take(self) -> bytes:
         """What was written since the last call."""

@@ -1,7 +1,6 @@
 """One MQTT client: events of its connection -> publishing, session and lifecycle; answers -> its outbox.
 
-The pump calls it (`net.api.Door`). It decides who may come in, and what its end means: a DISCONNECT discards the will
-[MQTT-3.1.2-10], every other end publishes it.
+The pump calls it (`net.api.Door`). It decides who comes in, and what its end means: DISCONNECT discards the will [MQTT-3.1.2-10], else it is published.
 """
 
 from __future__ import annotations
@@ -113,12 +112,12 @@ class MqttDoor(Peer):
         self._gateway.counts.sockets += 1
         link.set_deadline(self.connection.next_deadline())
 
-    def received(self, data: bytes) -> None:
+    def received(self, data: bytes) -> int | None:
         if self.gone:
-            return
+            return None
         before = (counts := self.connection.counts).packets_in
         events = self.connection.receive_data(data, self._gateway.shell.clock.monotonic_ms())
-        counts.bytes_in += len(data)
+        counts.bytes_in += (taken := self.connection.taken)
         counts.packets_in += len(events)
         if self._link is not None:
             self._link.spent(counts.packets_in - before)  # with the PINGREQs, which are no events
@@ -126,6 +125,7 @@ class MqttDoor(Peer):
             self._handle(events)
         if self.connection.outbox_bytes and self._link is not None:
             self._link.mark()
+        return taken
 
     def inbound_bytes(self) -> int:
         return self.connection.buffered_bytes()

@@ -29,7 +29,7 @@ from gateways.tests.mqtt.world import World, will
 )
 def test_refused_connects(data: bytes, answer: bytes, caplog: pytest.LogCaptureFixture) -> None:
     client = World().client()
-    client.door.received(data + b"\xc0\x00")
+    client.link.hand_over(data + b"\xc0\x00")
     client.world.turn.run_until_quiet()
     assert client.link.take() == answer
     assert client.closed
@@ -159,7 +159,7 @@ def test_keep_alive_stands_still_while_we_do_not_read() -> None:
 def test_unacknowledged_bytes_pause_the_publisher() -> None:
     world = World("late", unacked_bytes_max=1000)
     client = world.client("c")
-    client.door.received(codec.encode_packet(Publish(b"t", b"x" * 2000, 2, 1)))
+    client.link.hand_over(codec.encode_packet(Publish(b"t", b"x" * 2000, 2, 1)))
     assert not client.link.reading
     world.settle()
     assert client.link.reading
@@ -170,13 +170,13 @@ def test_many_unacknowledged_messages_pause_the_publisher() -> None:
     world = World("late")
     client = world.client("c")
     one = codec.encode_packet(Publish(b"t", b"", 0, 0))
-    client.door.received(one * UNACKED_MAX)
+    client.link.hand_over(one * UNACKED_MAX)
     assert client.link.reading
-    client.door.received(one)
+    client.link.hand_over(one)
     assert not client.link.reading
     world.settle()
     assert client.link.reading
-    client.door.received(one * UNACKED_MAX)
+    client.link.hand_over(one * UNACKED_MAX)
     assert client.link.reading
 
 
@@ -191,7 +191,7 @@ def test_packets_take_effect_in_order(mode: str) -> None:
             Subscribe(i, [(f"t/{i}", 1)]),
             Publish(b"t/%d" % i, b"late", 0, 0),
         ]
-    client.door.received(b"".join([codec.encode_packet(p) for p in packets]))
+    client.link.hand_over(b"".join([codec.encode_packet(p) for p in packets]))
     assert client.link.reading is (mode == "immediate")
     world.settle()
     assert client.link.reading
@@ -213,7 +213,7 @@ def test_what_a_leaving_client_sent_is_still_done(mode: str, clean: bool) -> Non
         Publish(b"t", b"1", 2, 2),
         Publish(b"t", b"2", 0, 0),
     ]
-    client.door.received(b"".join([codec.encode_packet(p) for p in packets]))
+    client.link.hand_over(b"".join([codec.encode_packet(p) for p in packets]))
     client.link.peer_closes()
     world.settle()
     assert client.closed
@@ -249,7 +249,7 @@ def test_the_broker_goes_and_comes_back() -> None:
     watcher = world.client("w", clean=False)
     watcher.subscribe("#")
     pub = world.client("p", will=will())
-    pub.door.received(codec.encode_packet(Publish(b"a", b"lost?", 2, 1)))
+    pub.link.hand_over(codec.encode_packet(Publish(b"a", b"lost?", 2, 1)))
     world.port.lose()
     world.settle()
     assert pub.closed
@@ -400,7 +400,7 @@ def test_what_came_behind_a_refused_message_is_stored_behind_it(mode: str, seed:
     world.port.refuse = lambda m: ErrorCode.BUSY if m.body in (b"1", b"3") and refusals and refusals.pop() else None
     client = world.client("p")
     for i in range(6):
-        client.door.received(codec.encode_packet(Publish(b"t", b"%d" % i, 2, i + 1)))
+        client.link.hand_over(codec.encode_packet(Publish(b"t", b"%d" % i, 2, i + 1)))
         if i == 3:
             world.settle()
     world.settle()

@@ -17,7 +17,7 @@ FILTERS = [f"t/{number}" for number in range(500)]
 
 def start(client: Client, packet: codec.Packet) -> None:
     """Hand a packet over without any turn after it: more than one turn's work is left in the middle."""
-    client.door.received(codec.encode_packet(packet))
+    client.link.hand_over(codec.encode_packet(packet))
 
 
 def stored(world: World) -> dict[str, object]:

@@ -31,7 +31,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 def start(client: Client, *packets: codec.Packet) -> None:
     """Hand packets over without any turn after them."""
-    client.door.received(b"".join([codec.encode_packet(packet) for packet in packets]))
+    client.link.hand_over(b"".join([codec.encode_packet(packet) for packet in packets]))
 
 
 class Run:

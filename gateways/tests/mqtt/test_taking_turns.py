@@ -51,7 +51,7 @@ class Counted:
 
 def start(client: Client, *packets: codec.Packet) -> None:
     """Hand packets over without any turn after them."""
-    client.door.received(b"".join([codec.encode_packet(packet) for packet in packets]))
+    client.link.hand_over(b"".join([codec.encode_packet(packet) for packet in packets]))
 
 
 def codes(client: Client) -> list[int]:
@@ -387,7 +387,7 @@ def test_what_is_acknowledged_right_before_the_end_is_stored() -> None:
     client = world.client("c", acks=False, clean=False)
     client.subscribe("r")
     (got,) = client.publishes()
-    client.door.received(codec.encode_packet(Ack(c.PUBACK, got.packet_id)))
+    client.link.hand_over(codec.encode_packet(Ack(c.PUBACK, got.packet_id)))
     client.link.lose()
     world.settle()
     assert world.restart().client("c", clean=False).messages() == []

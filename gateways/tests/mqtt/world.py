@@ -70,8 +70,7 @@ class Client:
         self.send_bytes(b"".join([codec.encode_packet(packet, self.level) for packet in packets]))
 
     def send_bytes(self, data: bytes) -> None:
-        if not self.closed:
-            self.door.received(data)
+        self.link.hand_over(data)
         self.world.settle()
 
     def collect(self) -> bool:
@@ -83,7 +82,7 @@ class Client:
             acks = [Ack(answers[p.qos], p.packet_id) for p in packets if isinstance(p, Publish) and p.qos]
             acks += [Ack(c.PUBCOMP, p.packet_id) for p in packets if isinstance(p, Ack) and p.kind == c.PUBREL]
             if acks:
-                self.door.received(b"".join([codec.encode_packet(ack) for ack in acks]))
+                self.link.hand_over(b"".join([codec.encode_packet(ack) for ack in acks]))
         return bool(packets)
 
     def take(self) -> list[Packet]:

@@ -298,8 +298,8 @@ class WebSocketDoor:
             self._closing = True
             self.link.close()
             return
-        if payload:
-            inner.received(payload)
+        while payload and (taken := inner.received(payload)) is not None and taken < len(payload):
+            payload = payload[taken:]  # frames are cut into small pieces before (`SLICE_BYTES_MAX`)
         if reader.ping is not None:
             self._out.append(frames.head_of(frames.PONG, len(reader.ping)) + reader.ping)
             reader.ping = None

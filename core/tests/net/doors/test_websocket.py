@@ -41,11 +41,17 @@ class Echo(EchoDoor):
     def __init__(self) -> None:
         super().__init__()
         self.ended: str | None = None
+        self.most = 1 << 20
+        """Bytes that it takes at once."""
+        self.pieces: list[bytes] = []
 
-    def received(self, data: bytes) -> None:
+    def received(self, data: bytes) -> int:
+        data = data[: self.most]
+        self.pieces.append(data)
         super().received(data)
         if data.endswith(b"!"):
             self.link.close()
+        return len(data)
 
     def overdue(self, why: str, busy: bool) -> None:
         self.link.close()
@@ -95,6 +101,14 @@ def test_a_door_inside_gets_and_sends_bytes_at_any_split() -> None:
         body = got.partition(b"\r\n\r\n")[2]
         assert b"\x8a\x01p" in body
         assert body.replace(b"\x8a\x01p", b"").replace(b"\x82", b"").translate(None, bytes(range(1, 6))) == b"hello"
+
+
+def test_a_door_inside_that_takes_little_at_once_gets_the_rest_again() -> None:
+    world = World().open()
+    (door,) = world.doors
+    door.most = 2
+    assert world.link.feed(frame(BINARY, b"hello")).translate(None, b"\x82\1\2\5") == b"hello"
+    assert door.pieces == [b"he", b"ll", b"o"]
 
 
 @pytest.mark.parametrize(

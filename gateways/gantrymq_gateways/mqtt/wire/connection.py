@@ -78,6 +78,8 @@ NEXT: Final[dict[tuple[State, int], State]] = {
 SHORT_ACKS: Final = frozenset({0x40, 0x50, 0x62, 0x70})
 """First bytes of PUBACK, PUBREC, PUBREL and PUBCOMP; with two bytes more they mean the same in every version."""
 
+PACKETS_MAX: Final = 128
+"""Packets that are dealt with at once: publishes take about `SLICE_S` (net/rotation.py), and share what a batch of the log costs."""
 REASON_STRING_MAX: Final = 512
 """Bytes of a reason string."""
 
@@ -179,6 +181,7 @@ class MqttConnection:
         "outgoing_bytes_max",
         "server_keep_alive_s",
         "state",
+        "taken",
     )
 
     def __init__(
@@ -192,6 +195,8 @@ class MqttConnection:
         """Bytes that the incomplete packet at the front needs at least; spares parsing it again with every piece."""
         self._number = 1
         """Of the packet that is unfinished: another one when that is whole."""
+        self.taken = 0
+        """How much of what was received last is dealt with, or kept."""
         self._oversized: _Oversized | None = None
         self._opened_ms = now_ms
         self._last_ms = now_ms
@@ -226,9 +231,11 @@ class MqttConnection:
         return self._limits.packet_bytes_max
 
     def receive_data(self, data: bytes, now_ms: int) -> list[Event]:
-        """Events of all packets that are complete now. While CONNECT is unanswered everything is held back."""
+        """Events of all packets that are complete, or of `PACKETS_MAX`: what is behind `data[:taken]` is to be handed over again. While CONNECT is
+        unanswered everything is held back."""
         self._last_ms = now_ms
-        state = self.state
+        self.taken = len(data)
+        kept, state = self._buffer, self.state
         if state is State.CLOSED:
             return []
         if self._parts:
@@ -242,7 +249,7 @@ class MqttConnection:
         if state is State.CONNECTING:
             self._keep(data, 0, 0)
             return []
-        return self._parse(data)
+        return self._parse(data, kept)
 
     def _keep(self, data: bytes, start: int, need: int) -> None:
         rest = data[start:] if start else data
@@ -251,23 +258,24 @@ class MqttConnection:
         self._buffer = len(rest)
         self._need = need
 
-    def _parse(self, data: bytes) -> list[Event]:
+    def _parse(self, data: bytes, kept: int) -> list[Event]:
         events: list[Event] = []
-        known = self.known_topics
-        size = len(data)
-        start = 0
+        known, size, start = self.known_topics, len(data), 0
         if self._oversized is not None:
             start = self._take_parts(self._oversized, data, 0, events)
             if start < 0:
                 return events
-        largest = self._largest
-        five = self.five
+        largest, five, left = self._largest, self.five, PACKETS_MAX
         while size - start >= 2:
+            if left <= 0 and start >= kept:
+                self.taken = start - kept
+                data = data[:start]
+                break
+            left -= 1
             first = data[start]
             length = data[start + 1]
             if length < 0x80:
-                body = start + 2
-                end = body + length
+                end = (body := start + 2) + length
                 if length == 2 and first in SHORT_ACKS and largest and end <= size:
                     packet_id = data[body] << 8 | data[body + 1]
                     if packet_id:

@@ -177,7 +177,7 @@ def test_a_disconnect_behind_a_subscribe_under_way_discards_the_will(clean: bool
     world = World()
     client = world.client("c", clean=clean, will=will())
     many = Subscribe(1, [(f"t/{number}", 1) for number in range(500)])
-    client.door.received(encode_packet(many) + encode_packet(Disconnect()))
+    client.link.hand_over(encode_packet(many) + encode_packet(Disconnect()))
     assert not client.closed
     client.link.lose()
     world.settle()

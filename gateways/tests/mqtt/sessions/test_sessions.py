@@ -62,7 +62,7 @@ def test_qos_0_and_retain_are_properties(fake_world: World) -> None:
 def test_pubacks_come_in_receive_order(fake_world: World) -> None:
     client = fake_world.client("p")
     for first in (1, 4):
-        client.door.received(b"".join([_publish(i) for i in range(first, first + 3)]))
+        client.link.hand_over(b"".join([_publish(i) for i in range(first, first + 3)]))
     fake_world.settle()
     assert client.take() == [Ack(c.PUBACK, i) for i in range(1, 7)]
     assert [len(batch) for batch in fake_world.port.submitted] == [3, 3]
@@ -221,7 +221,7 @@ def test_sessions_share_the_queue_of_a_filter(fake_world: World) -> None:
 def test_sessions_that_come_at_once_share_a_queue(fake_world: World) -> None:
     clients = [fake_world.client(f"s{i}", clean=False) for i in range(5)]
     for client in clients:
-        client.door.received(codec.encode_packet(Subscribe(1, [("a/#", 1)])))
+        client.link.hand_over(codec.encode_packet(Subscribe(1, [("a/#", 1)])))
     fake_world.settle()
     assert all(client.take() == [SubAck(1, [1])] for client in clients)
     assert len(fake_world.port.lights) == 1
@@ -269,7 +269,7 @@ def test_takeover_closes_the_old_connection(world: World) -> None:
 def test_two_connects_at_once_leave_one(world: World) -> None:
     clients = [world.client() for _ in range(3)]
     for client in clients:
-        client.door.received(_connect("same"))
+        client.link.hand_over(_connect("same"))
     world.settle()
     assert [client.closed for client in clients] == [True, True, False]
     clients[2].subscribe("a")
@@ -391,7 +391,7 @@ def test_what_is_retained_while_a_subscription_is_made_is_owed_too() -> None:
     publisher = world.client("p")
     sub = world.client("s", clean=False, acks=False)
     world.port.calls.clear()
-    sub.door.received(codec.encode_packet(Subscribe(1, [("a", 1)])))
+    sub.link.hand_over(codec.encode_packet(Subscribe(1, [("a", 1)])))
     while "put_if" not in world.port.calls:
         world.turn.run()
         world.port.step()
@@ -525,7 +525,7 @@ def test_a_burst_of_qos_0_in_one_turn_arrives_whole(world: World, count: int, si
     sub = world.client("s")
     sub.subscribe("a")
     pub = world.client("p")
-    pub.door.received((encode_publish_head(b"a", size, 0) + b"x" * size) * count)
+    pub.link.hand_over((encode_publish_head(b"a", size, 0) + b"x" * size) * count)
     world.settle()
     assert len(sub.publishes()) == count
     assert world.gateway.fanout.dropped == 0
@@ -560,7 +560,7 @@ def test_settled_in_one_call_per_turn(fake_world: World) -> None:
     sub = fake_world.client("s", clean=False)
     sub.subscribe("a")
     pub = fake_world.client("p")
-    pub.door.received(b"".join([_publish(i, b"a") for i in range(1, 21)]))
+    pub.link.hand_over(b"".join([_publish(i, b"a") for i in range(1, 21)]))
     fake_world.settle()
     assert len(sub.publishes()) == 20
     assert fake_world.port.calls.count("settle") <= 2

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gantrymq_gateways.mqtt.wire import codec
 from gantrymq_gateways.mqtt.wire import constants as c
 from gantrymq_gateways.mqtt.wire.codec import Ack, Connect, Disconnect, PingReq, Publish, Subscribe, Unsubscribe
-from gantrymq_gateways.mqtt.wire.connection import ConnectionLimits, Event, MqttConnection, State, Violation
+from gantrymq_gateways.mqtt.wire.connection import (
+    PACKETS_MAX,
+    ConnectionLimits,
+    Event,
+    MqttConnection,
+    State,
+    Violation,
+)
 from gantrymq_gateways.mqtt.wire.reasons import Reason
 from gateways.tests.mqtt import vectors
 
@@ -133,6 +142,27 @@ def test_a_large_packet_in_many_pieces_is_joined_once() -> None:
     for i in range(0, len(data), 1000):
         events += connection.receive_data(data[i : i + 1000], 0)
     assert events == [Publish(b"t", b"x" * 1_000_000, 2, 1)]
+
+
+SHORT = (Publish(b"a", b"x" * 9, 2, 7), Publish(b"b/c", b"", 0, 0), Ack(c.PUBACK, 9), PingReq())
+
+
+@given(st.lists(st.sampled_from(SHORT), max_size=9), st.lists(st.integers(1, 2_000), max_size=9))
+def test_what_is_not_taken_is_handed_over_again(packets: list[codec.Packet], sizes: list[int]) -> None:
+    """However the bytes are cut: the same events, no more than so many packets at once, and nothing is held of what was not taken."""
+    packets = packets * 100
+    data = b"".join([codec.encode_packet(packet) for packet in packets])
+    connection = connected()
+    events: list[Event] = []
+    for size in [*sizes, len(data) + 1]:
+        piece, data = data[:size], data[size:]
+        while piece:
+            got = connection.receive_data(piece, 0)
+            assert len(got) <= PACKETS_MAX
+            assert connection.taken == len(piece) or not connection.buffered_bytes()
+            piece, events = piece[connection.taken :], events + got
+    assert events == [packet for packet in packets if not isinstance(packet, PingReq)]
+    assert connection.buffered_bytes() == 0
 
 
 def test_keep_alive_is_one_and_a_half_times() -> None:
