@@ -88,7 +88,7 @@ class BrokerMetrics:
             ("gantry_pop_leased", "Messages that pop consumers have and did not acknowledge",
              lambda: len(broker.pops.leases.by_id), "gauge"),
             ("gantry_unflushed_answers_bytes", "Records whose answer waits for the disk", lambda: broker.pending.bytes, "gauge"),
-            ("gantry_cursors", "Places of sessions, queues and pop groups", lambda: len(broker.cursors.by_id), "gauge"),
+            ("gantry_cursors", "Places of sessions, queues and pop groups", broker.cursors.count, "gauge"),
             ("gantry_offset_places", "Topics and groups with committed offsets", lambda: len(broker.offsets), "gauge"),
             ("gantry_metrics_topics_left_out", "Topics without numbers of their own in the last scrape (metrics.topics_max)",
              lambda: self._topics_left_out, "gauge"),

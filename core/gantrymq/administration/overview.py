@@ -190,9 +190,11 @@ def _busiest(broker: Broker, name: str) -> Generator[Cold | None, None, list[tup
 def _backlog(broker: Broker) -> Generator[Cold | None, None, dict[str, int]]:
     """Entries that somebody is still to get or to acknowledge: sessions, queues, pops, delays, timers, half messages."""
     ready = unacked = 0
-    for number, cursor in enumerate(list(broker.cursors.by_id.values())):
+    for number, cursor_id in enumerate(broker.cursors.ids()):
         if number % CURSORS_PER_STEP == CURSORS_PER_STEP - 1:
             yield None
+        if broker.cursors.has_nothing(cursor_id) or (cursor := broker.cursors.view(cursor_id)) is None:
+            continue
         info = broker.cursors.info(cursor)
         ready += info.ready
         unacked += info.unacked

@@ -134,6 +134,7 @@ class Broker:
         self.cursors: Cursors = Cursors(
             store, self.append_ack, self.wakes.wait, self.wakes.wake, self.arm_append, SharedBodies(wheel).shared
         )
+        self.cursors.on_rest.append(self.wakes.forget)
         self.queues: QueueEngine = QueueEngine(self, route_sets, self.drop_light)
         self.seats = Seats(self.cursors, turn, wheel, self.queues.deserted)
         self.delays = Delays(self, options.timer, options.on_delays_settled)

@@ -9,8 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gantrymq.broker.broker import OWN_TABLES, Broker
-from gantrymq.broker.consuming.cursors import Cursor
 from gantrymq.broker.consuming.held import Held
+from gantrymq.broker.consuming.known.table import Cursor
 from gantrymq.broker.consuming.roles import parse_queue
 from gantrymq.broker.consuming.scans import Scans
 from gantrymq.broker.matches import Tap
@@ -274,7 +274,7 @@ class LocalBrokerPort:
             on_done(token, error)
 
     def delete_cursor(self, cursor: int, token: Any, on_done: Done) -> None:
-        found = self._broker.cursors.by_id.get(cursor)
+        found = self._broker.cursors.awake(cursor)
         if found is None:
             self._broker.when_stored(token, on_done)  # also behind a deletion that a full disk has refused
             return
@@ -283,7 +283,7 @@ class LocalBrokerPort:
 
     def acquire(self, cursor: int, holder: int, count_max: int, bytes_max: int, token: Any, on_done: Done) -> None:
         cursors = self._broker.cursors
-        found = cursors.by_id.get(cursor)
+        found = cursors.awake(cursor)
         if found is None:
             on_done(token, GantryError(ErrorCode.NOT_FOUND, f"cursor {cursor} does not exist (any more)"))
             return
@@ -385,7 +385,7 @@ class LocalBrokerPort:
         self._broker.cursors.release(self._holder_base + holder)
 
     def watch(self, cursor: int, on_ready: Callable[[int], None] | None) -> None:
-        found = self._broker.cursors.by_id.get(cursor)
+        found = self._broker.cursors.awake(cursor)
         if found is not None:
             (self._watched.discard if on_ready is None else self._watched.add)(cursor)
             self._broker.cursors.watch(found, self._number, on_ready)
@@ -404,11 +404,11 @@ class LocalBrokerPort:
         on_done(token, seat)
 
     def leave_seat(self, cursor: int, seat: int, token: Any, on_done: Done) -> None:
-        found = self._broker.cursors.by_id.get(cursor)
+        found = self._broker.cursors.awake(cursor)
         on_done(token, 0 if found is None else self._broker.seats.leave(found, self._number, seat))
 
     def rank(self, cursor: int, rank: int) -> None:
-        found = self._broker.cursors.by_id.get(cursor)
+        found = self._broker.cursors.awake(cursor)
         if found is not None:
             self._broker.seats.rank(found, self._number, rank)
 
@@ -416,7 +416,7 @@ class LocalBrokerPort:
         table = self._broker.cursors
         result: list[CursorInfo | None] = []
         for cursor in cursors:
-            found = table.by_id.get(cursor)
+            found = table.view(cursor)
             if found is not None and found.managed is not None:
                 self._broker.queues.settle_now(found)
             result.append(None if found is None else table.info(found))
@@ -431,7 +431,7 @@ class LocalBrokerPort:
         self._read(find, partial(on_done, token), token, on_done)
 
     def purge(self, cursor: int, token: Any, on_done: Done) -> None:
-        found = self._broker.cursors.by_id.get(cursor)
+        found = self._broker.cursors.awake(cursor)
         if found is None:
             on_done(token, GantryError(ErrorCode.NOT_FOUND, f"cursor {cursor} does not exist (any more)"))
             return

@@ -201,6 +201,13 @@ class Model(RuleBasedStateMachine):
         for place in self.places:
             place.inflight = {offset: by for offset, by in place.inflight.items() if by != holder}
 
+    @rule()
+    def rest(self) -> None:
+        """As retention does now and then."""
+        cursors = self.node.broker.cursors
+        for cursor in list(cursors.by_id.values()):
+            cursors.rest(cursor)
+
     @rule(which=st.integers(0, 4))
     def purge(self, which: int) -> None:
         place = self.places[which]

@@ -201,7 +201,7 @@ def test_a_cursor_that_is_only_looked_for_is_not_made() -> None:
     bench = Bench()
     light, cursor = bench.queue()
     assert bench.call("open_cursor", f"~{light}", "nobody", FIND).code is ErrorCode.NOT_FOUND
-    assert [found.id for found in bench.broker.cursors.by_id.values() if found.light == light] == [cursor]
+    assert [found.id for found in bench.broker.cursors.views() if found.light == light] == [cursor]
     group = bench.broker.cursors.by_id[cursor].group
     assert bench.call("open_cursor", f"~{light}", group, FIND).cursor == cursor
 
@@ -211,4 +211,4 @@ def test_a_deleted_light_queue_has_no_cursors() -> None:
     light, _ = bench.queue()
     bench.call("delete_light", light)
     assert bench.call("open_cursor", f"~{light}", "g", END).code is ErrorCode.QUEUE_NOT_FOUND
-    assert all(cursor.light != light for cursor in bench.broker.cursors.by_id.values())
+    assert all(cursor.light != light for cursor in bench.broker.cursors.views())

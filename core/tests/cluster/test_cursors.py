@@ -15,10 +15,7 @@ from tests.cluster.site import Site
 
 def places(site: Site) -> list[str]:
     return [
-        name
-        for name, node in site.nodes.items()
-        for cursor in node.broker.cursors.by_id.values()
-        if cursor.group == "late"
+        name for name, node in site.nodes.items() for cursor in node.broker.cursors.views() if cursor.group == "late"
     ]
 
 
@@ -41,7 +38,7 @@ def test_a_cursor_that_was_found_at_one_group_gets_a_place_at_every_group() -> N
     light = site.call(one, "create_light")
     site.call(one, "open_cursor", f"~{light}", "late", END)
     node = site.nodes["b"].broker
-    (cursor,) = [cursor for cursor in node.cursors.by_id.values() if cursor.group == "late"]
+    (cursor,) = [cursor for cursor in node.cursors.views() if cursor.group == "late"]
     node.cursors.delete(cursor)
     found = site.call(other, "open_cursor", f"~{light}", "late", FIND)
     assert places(site) == ["a"]

@@ -135,7 +135,7 @@ class Run:
                 cursor.window.floor, cursor.window.next_offset, sorted(cursor.window.inflight), list(cursor.window.returned),
                 cursor.window.marked,
             )
-            for cursor in broker.cursors.by_id.values()
+            for cursor in broker.cursors.views()
         }  # fmt: skip
         offsets = {
             (group, topic): broker.offsets.all_of(group, topic)

@@ -109,7 +109,7 @@ class Run:
         assert self.gets(again, "later") == set(self.filters)
 
     def check_places(self) -> None:
-        cursors, group = self.site.broker.cursors.by_id.values(), f"mqtt:{self.client_id}"
+        cursors, group = self.site.broker.cursors.views(), f"mqtt:{self.client_id}"
         places = {cursor.light for cursor in cursors if cursor.group == group}
         assert places == {light for _, light, _ in self.row().values()}
 

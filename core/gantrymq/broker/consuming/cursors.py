@@ -9,10 +9,8 @@ from __future__ import annotations
 import errno
 import json
 import logging
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
-from sys import intern
 
 from gantrymq.broker.consuming.acks import (
     AckKind,
@@ -26,11 +24,13 @@ from gantrymq.broker.consuming.acks import (
 from gantrymq.broker.consuming.entries.moved import MovedPlaces
 from gantrymq.broker.consuming.entries.quarantine import Bad, Quarantine
 from gantrymq.broker.consuming.entries.shared_bodies import SHARED_BYTES_MIN
+from gantrymq.broker.consuming.known.idle import may_rest
+from gantrymq.broker.consuming.known.table import NO_WATCHERS, NONE_ARMED, Cursor, CursorTable
 from gantrymq.broker.consuming.priorities import PriorityWindow
-from gantrymq.broker.consuming.roles import Managed, QueueReader, Seated, parse_queue
+from gantrymq.broker.consuming.roles import QueueReader, parse_queue
 from gantrymq.broker.consuming.settled import Settled
-from gantrymq.broker.consuming.window import MARK_STEP, AckWindow
-from gantrymq.broker.port import SHARED_GROUP, CursorDetails, CursorInfo, Delivery, Outcome
+from gantrymq.broker.consuming.window import MARK_STEP
+from gantrymq.broker.port import CursorDetails, CursorInfo, Delivery, Outcome
 from gantrymq.model.dialect import quick_json
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
@@ -51,13 +51,6 @@ ACQUIRE_MAX = 4096
 RUN_MIN = 4
 """Runs longer than this are RANGE entries of 25 bytes; shorter ones are offsets of 8 bytes in the cursor's LIST."""
 
-POP_PREFIX = "pop:"
-"""Cursor groups of pop consumers: this and the consumer group's name."""
-
-NO_WATCHERS: dict[int, Callable[[int], None]] = {}
-NONE_ARMED: set[int] = set()
-"""Of all cursors that nobody watches; nothing is ever put in."""
-
 GONE = [(1 << 62, 0, 0)]
 """Unit of an offset that its queue no longer has: no record begins there."""
 
@@ -66,46 +59,7 @@ Seen = tuple[list[int], "list[Message | None]", int, list[Bad]]
 """Entries that can be leased: offsets, records (None: gone, or damaged), how many of them had come back, and those that are damaged."""
 
 
-class Cursor:
-    """One group's place in one queue."""
-
-    __slots__ = (
-        "armed",
-        "group",
-        "id",
-        "light",
-        "managed",
-        "parked",
-        "queue",
-        "queue_id",
-        "recovered_below",
-        "seats",
-        "topic",
-        "watchers",
-        "window",
-    )
-
-    def __init__(self, cursor_id: int, queue: str, group: str, start: int) -> None:
-        self.id = cursor_id
-        self.queue = queue
-        self.group = intern(group)
-        self.light, self.topic, self.queue_id = parse_queue(queue)
-        self.window = AckWindow(start)
-        self.parked: deque[Callable[[], None]] | None = None
-        """Acquires behind one that waits for the disk, in order; None: none waits."""
-        self.managed: Managed | None = None
-        """What its queue's policy does (broker/queues)."""
-        self.seats: Seated | None = None
-        """Who consumes from it, where they say so."""
-        self.recovered_below = 0
-        """Offsets below were possibly delivered before a crash."""
-        self.watchers = NO_WATCHERS
-        """By port: gateway processes that consume from the same queue are woken beside one another."""
-        self.armed = NONE_ARMED
-        """Ports whose watcher is to be called at the next entry."""
-
-
-class Cursors:
+class Cursors(CursorTable):
     """`append_now(body)` writes an acknowledgement record at once; `wait(cursor, call)` calls at the queue's next entry;
     `wake(cursor, port)` calls that port's watcher at the end of the turn; `on_dirty()` asks for `settled.take_bodies` in the next append phase;
     `share`: see `SharedBodies.shared`."""
@@ -119,21 +73,17 @@ class Cursors:
         on_dirty: Callable[[], None],
         share: Callable[[int, bytes], bytes],
     ) -> None:
-        self._reader = reader
+        super().__init__(reader)
         self._append_now = append_now
         self._wait = wait
         self._wake = wake
         self.share = share
-        self.by_id: dict[int, Cursor] = {}
+        self.on_rest: list[Callable[[Cursor], None]] = []
+        """Called for each cursor that comes to rest: its object is to be forgotten."""
         self.moved = MovedPlaces()
-        self._of_queue: dict[str, Cursor | dict[str, Cursor]] = {}
-        """The only cursor of a queue, or its cursors by group."""
-        self.shared: dict[int, Cursor] = {}
-        """Those of `SHARED_GROUP`."""
         self._holders: dict[int, set[int]] = {}
         self.settled = Settled(on_dirty, self.state_of)
         self.quarantined = Quarantine(reader)
-        self._next_id = 1
         self.on_deleted: list[Callable[[Cursor], None]] = []
         """Called for each cursor that is forgotten."""
 
@@ -144,13 +94,17 @@ class Cursors:
         for key in quarantined:
             if key.isdecimal():
                 self._next_id = max(self._next_id, int(key) + 1)
+        self.idle.rows = rows
         for key, data in rows.items():
+            number = int(data if key == "next" else key)
             if key == "next":
-                self._next_id = max(self._next_id, int(data))
+                self._next_id = max(self._next_id, number)
                 continue
             queue, group, start = quick_json(data)
-            self._insert(Cursor(int(key), queue, group, start))
-            self._next_id = max(self._next_id, int(key) + 1)
+            light = parse_queue(queue)[0]
+            if not may_rest(light, group) or not self.idle.put(number, light, start, start):
+                self._insert(Cursor(number, queue, group, start))
+            self._next_id = max(self._next_id, number + 1)
 
     def load_states(self, states: Sequence[tuple[int, bytes]], begin: int) -> dict[int, int]:
         """Take over a snapshot: (offset of the acknowledgement topic, entries that hold what stands below it). Records are replayed
@@ -166,10 +120,12 @@ class Cursors:
         """Apply one acknowledgement record, which is `at` that offset of the topic; entries of deleted cursors are skipped, and those that a
         snapshot held: `known`: by cursor, up to which offset of the topic."""
         for kind, cursor_id, offsets in decode(body):
-            cursor = self.by_id.get(cursor_id)
             # An id whose row never came into the log: no other cursor may take these for its own.
             self._next_id = max(self._next_id, cursor_id + 1)
-            if cursor is None or (known and known.get(cursor_id, 0) > at):
+            if (known and known.get(cursor_id, 0) > at) or self.idle.replay(kind, cursor_id, offsets):
+                continue
+            cursor = self.awake(cursor_id)
+            if cursor is None:
                 continue
             window = cursor.window
             if kind is AckKind.RANGE:
@@ -190,6 +146,11 @@ class Cursors:
     def recovered(self) -> None:
         """Replay is over: bring back what was in flight; nothing may point beyond its queue's end. What did is cut, and the caller
         has that written (`Settled.take_bodies`) before the queue gets other records: the next start must not take them for done."""
+        for cursor_id in list(self.idle.ids()):
+            light, floor, marked = self.idle.place(cursor_id) or (0, 0, 0)
+            end = self._reader.light_visible_end(light)
+            if floor > end or floor < min(marked, end):
+                self.awake(cursor_id)
         for cursor in self.by_id.values():
             window = cursor.window
             end = self.end(cursor)
@@ -206,26 +167,30 @@ class Cursors:
             if cursor.group not in WAITING_GROUPS:
                 window.recover()
             cursor.recovered_below = min(window.marked, end)
+        for cursor in list(self.by_id.values()):
+            self.rest(cursor)
 
     # Definitions.
 
-    def find(self, queue: str, group: str) -> Cursor | None:
-        """The group's cursor in that queue, if there is one."""
-        found = self._of_queue.get(queue)
-        if isinstance(found, dict):
-            return found.get(group)
-        return found if found is not None and found.group == group else None
-
-    def get(self, cursor_id: int) -> Cursor:
-        """By handle; raises NOT_FOUND."""
-        cursor = self.by_id.get(cursor_id)
-        if cursor is None:
-            raise GantryError(ErrorCode.NOT_FOUND, f"cursor {cursor_id} does not exist (any more)")
-        return cursor
+    def rest(self, cursor: Cursor) -> bool:
+        """Forget the object of a cursor that needs none. Nothing of what keeps cursors between turns keeps such a one."""
+        if not cursor.is_at_rest() or self.by_id.get(cursor.id) is not cursor or str(cursor.id) not in self.idle.rows:
+            return False
+        window = cursor.window
+        if (
+            self.settled.knows(cursor.id)
+            or cursor.id in self.quarantined.by_cursor
+            or not self.idle.put(cursor.id, cursor.light, window.floor, window.marked)
+        ):
+            return False
+        self._remove(cursor)
+        for on_rest in self.on_rest:
+            on_rest(cursor)
+        return True
 
     def create(self, queue: str, group: str, start: int) -> tuple[Cursor, list[tuple[str, bytes]]]:
         """A new cursor and the table rows that make it durable. Raises LIMIT_REACHED."""
-        if len(self.by_id) >= CURSORS_MAX:
+        if self.count() >= CURSORS_MAX:
             raise GantryError(
                 ErrorCode.LIMIT_REACHED, f"{CURSORS_MAX} cursors exist; delete sessions, queues or subscriptions first"
             )
@@ -245,15 +210,7 @@ class Cursors:
 
     def delete(self, cursor: Cursor) -> None:
         """Forget it; the caller removes its row."""
-        self.by_id.pop(cursor.id, None)
-        self.shared.pop(cursor.id, None)
-        found = self._of_queue.get(cursor.queue)
-        if isinstance(found, dict) and found.get(cursor.group) is cursor:
-            del found[cursor.group]
-            if len(found) == 1:
-                (self._of_queue[cursor.queue],) = found.values()
-        elif found is cursor:
-            del self._of_queue[cursor.queue]
+        self._remove(cursor)
         self.settled.forget(cursor.id)
         for offset in self.quarantined.offsets(cursor.id):
             self.quarantined.release(cursor.id, offset)
@@ -261,36 +218,10 @@ class Cursors:
         for on_deleted in self.on_deleted:
             on_deleted(cursor)
 
-    def of_queue(self, queue: str) -> list[Cursor]:
-        """All cursors of a queue."""
-        found = self._of_queue.get(queue)
-        if found is None:
-            return []
-        return list(found.values()) if isinstance(found, dict) else [found]
-
-    def ids(self) -> Sequence[int]:
-        """Every cursor's id, and few others: to walk over all in slices. A million need no copy."""
-        return range(1, self._next_id) if self._next_id <= 8 * len(self.by_id) else list(self.by_id)
-
-    def first(self, cursor: Cursor) -> int:
-        """Offset of the queue's oldest entry that is not a hole; moved ones may lie below."""
-        return 0 if cursor.light else self._reader.min_offset(cursor.topic, cursor.queue_id)
-
-    def live_end(self, cursor: Cursor) -> int:
-        """Entries from here on are nobody's: what a pop consumer has not acquired yet is a topic's backlog, and retention may
-        delete it as it may for those who pull; what any other cursor has before it is live."""
-        if not cursor.group.startswith(POP_PREFIX):
-            return self.end(cursor)
-        return min(self.end(cursor), max(cursor.window.next_offset, cursor.recovered_below))
-
-    def is_live(self, queue: str, offset: int) -> bool:
-        """Whether some cursor of the queue is not done with that entry."""
-        return any(not cursor.window.is_done(offset) for cursor in self.of_queue(queue))
-
     def state_of(self, cursor_id: int) -> list[bytes]:
         """Acknowledgement entries that make the cursor's state again without earlier ones; what is settled and not yet written must
         be written first (`Settled.take_bodies`). Nothing for a cursor that is gone."""
-        cursor = self.by_id.get(cursor_id)
+        cursor = self.view(cursor_id)
         return encode_state(cursor_id, cursor.window) if cursor is not None else []
 
     def info(self, cursor: Cursor) -> CursorInfo:
@@ -301,19 +232,13 @@ class Cursors:
 
     def details(self, cursor_id: int, log_end: int) -> CursorDetails | None:
         """As QueuePort.details. May raise `Cold`."""
-        cursor = self.by_id.get(cursor_id)
+        cursor = self.view(cursor_id)
         if cursor is None:
             return None
         info, end = self.info(cursor), self.end(cursor)
         units = self.units(cursor, cursor.window.floor, 1) if cursor.window.floor < end else []
         pinned = log_end - units[0][0] if units and units[0][1] != HOLE_SIZE else 0
         return CursorDetails(info.ready, info.unacked, info.consumers, end, max(pinned, 0))
-
-    def end(self, cursor: Cursor) -> int:
-        """Maximum offset of the cursor's queue."""
-        if cursor.light:
-            return self._reader.light_visible_end(cursor.light)
-        return self._reader.visible_end(cursor.topic, cursor.queue_id)
 
     # Work.
 
@@ -469,6 +394,11 @@ class Cursors:
             if cursor.window.marked > end:
                 cursor.window.cut(end)
                 self.settled.note_stop(encode_one(AckKind.CUT, cursor.id, end))
+        for cursor_id in self.idle.ids():
+            _, floor, marked = self.idle.place(cursor_id) or (0, 0, 0)
+            if marked > floor:
+                self.idle.move(cursor_id, floor, floor)
+                self.settled.note_stop(encode_one(AckKind.CUT, cursor_id, floor))
 
     # Pop consumers keep deadlines of their own (pops.py): whole runs at once.
 
@@ -607,18 +537,6 @@ class Cursors:
             return
         while armed:
             self._wake(cursor, armed.pop())
-
-    def _insert(self, cursor: Cursor) -> None:
-        self.by_id[cursor.id] = cursor
-        found = self._of_queue.get(cursor.queue)
-        if isinstance(found, dict):
-            found[cursor.group] = cursor
-        elif found is None or found.group == cursor.group:
-            self._of_queue[cursor.queue] = cursor
-        else:
-            self._of_queue[cursor.queue] = {found.group: found, cursor.group: cursor}
-        if cursor.group == SHARED_GROUP:
-            self.shared[cursor.id] = cursor
 
     def _done(self, cursor: Cursor, offset: int) -> None:
         cursor.window.done(offset)

@@ -9,7 +9,8 @@ from gantrymq.broker.consuming.acks import RECORD_BYTES_MAX, AckKind, encode_off
 from gantrymq.broker.port import Outcome
 
 if TYPE_CHECKING:
-    from gantrymq.broker.consuming.cursors import Cursor, Cursors
+    from gantrymq.broker.consuming.cursors import Cursors
+    from gantrymq.broker.consuming.known.table import Cursor
 
 _DONE = frozenset({Outcome.ACK, Outcome.DROP})
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
-from gantrymq.broker.consuming.cursors import ACQUIRE_MAX, Cursor, Cursors
+from gantrymq.broker.consuming.cursors import ACQUIRE_MAX, Cursors
 from gantrymq.broker.consuming.entries.shared_bodies import SHARED_BYTES_MIN
+from gantrymq.broker.consuming.known.table import Cursor
 from gantrymq.broker.port import Delivery, Scanned
 from gantrymq.store.checked import NOT_READ
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final
 
-from gantrymq.broker.consuming.cursors import Cursor, Cursors
+from gantrymq.broker.consuming.cursors import Cursors
+from gantrymq.broker.consuming.known.table import Cursor
 from gantrymq.model.errors import ErrorCode, GantryError
 
 if TYPE_CHECKING:

@@ -67,6 +67,11 @@ class Settled:
         if not self.acked and not self._back and not self._runs:
             self._on_dirty()
 
+    def knows(self, cursor_id: int) -> bool:
+        """Whether something of the cursor is still to be written."""
+        tables = (self.acked, self._back, self._unwritten, self._cut, self._cutting, self._due)
+        return any(cursor_id in table for table in tables)
+
     def forget(self, cursor_id: int) -> None:
         """The cursor is gone."""
         for table in (self.acked, self._back, self._unwritten, self._cut):

@@ -89,6 +89,15 @@ class AckWindow:
         """Entries in flight."""
         return len(self.inflight)
 
+    def is_at_rest(self) -> bool:
+        """Everything before the next offset is done: the floor and the mark say it all."""
+        return (
+            type(self) is AckWindow
+            and self.floor == self.next_offset
+            and not (self.inflight or self.returned or self.counts or self.ahead)
+            and self.weigh is None
+        )
+
     def ready(self, queue_end: int) -> int:
         """Entries that could be acquired now, `queue_end` being the queue's maximum offset."""
         ready = len(self.returned) + max(0, queue_end - self.next_offset)

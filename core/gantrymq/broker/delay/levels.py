@@ -36,7 +36,7 @@ from gantrymq.store.schedule import CODE_MIN, schedule_code
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gantrymq.broker.consuming.cursors import Cursor
+    from gantrymq.broker.consuming.known.table import Cursor
     from gantrymq.broker.parts import Context
     from gantrymq.metrics import Counter
 

@@ -38,7 +38,7 @@ from gantrymq.store.schedule import CODE_MIN, PRECISION_MS, TIMER_TOPIC, number_
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gantrymq.broker.consuming.cursors import Cursor
+    from gantrymq.broker.consuming.known.table import Cursor
     from gantrymq.broker.delay.timer_search import OnFound
     from gantrymq.broker.parts import Context
     from gantrymq.metrics import Counter

@@ -23,7 +23,7 @@ from gantrymq.model import names
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from gantrymq.broker.consuming.cursors import Cursor
+    from gantrymq.broker.consuming.known.table import Cursor
     from gantrymq.broker.deletion.deleting import Deleting
     from gantrymq.broker.rocketmq.stats import BrokerStats
     from gantrymq.broker.routing.router import Router

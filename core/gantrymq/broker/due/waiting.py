@@ -17,7 +17,7 @@ from gantrymq.store.schedule import number_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gantrymq.broker.consuming.cursors import Cursor
+    from gantrymq.broker.consuming.known.table import Cursor
     from gantrymq.broker.parts import Context
     from gantrymq.store.message_store import MessageStore
 

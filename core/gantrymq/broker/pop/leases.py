@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
-from gantrymq.broker.consuming.cursors import Cursor
+from gantrymq.broker.consuming.known.table import Cursor
 
 if TYPE_CHECKING:
-    from gantrymq.broker.consuming.cursors import Cursor
+    from gantrymq.broker.consuming.known.table import Cursor
     from gantrymq.net.api import Wheel
 
 

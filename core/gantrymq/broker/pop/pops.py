@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from gantrymq.broker.consuming.cursors import POP_PREFIX, Cursor
+from gantrymq.broker.consuming.known.table import POP_PREFIX, Cursor
 from gantrymq.broker.due.waiting import put_cursor
 from gantrymq.broker.pop import lease_table
 from gantrymq.broker.pop.dead_letters import DeadLetters
@@ -24,7 +24,7 @@ from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 
 if TYPE_CHECKING:
-    from gantrymq.broker.consuming.cursors import Cursor
+    from gantrymq.broker.consuming.known.table import Cursor
     from gantrymq.broker.parts import Context
     from gantrymq.broker.pop.selection import Pick, Selection
 

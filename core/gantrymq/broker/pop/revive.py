@@ -23,7 +23,7 @@ from gantrymq.model.message import Message
 from gantrymq.store.cold import Cold
 
 if TYPE_CHECKING:
-    from gantrymq.broker.consuming.cursors import Cursor
+    from gantrymq.broker.consuming.known.table import Cursor
     from gantrymq.broker.parts import Context
     from gantrymq.broker.port import Delivery
 

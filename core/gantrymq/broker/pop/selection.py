@@ -16,8 +16,9 @@ from gantrymq.store.queues.consume_queue import HOLE_SIZE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gantrymq.broker.consuming.cursors import Cursor, Cursors
+    from gantrymq.broker.consuming.cursors import Cursors
     from gantrymq.broker.consuming.entries.quarantine import Bad
+    from gantrymq.broker.consuming.known.table import Cursor
     from gantrymq.store.message_store import MessageStore
     from gantrymq.store.queues.consume_queue import Unit
 

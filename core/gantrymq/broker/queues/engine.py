@@ -25,7 +25,7 @@ from gantrymq.model.queue_policy import TABLE, DeadLetters, Policy, policy_from,
 from gantrymq.store.cold import Cold
 
 if TYPE_CHECKING:
-    from gantrymq.broker.consuming.cursors import Cursor
+    from gantrymq.broker.consuming.known.table import Cursor
     from gantrymq.broker.matches import RouteMatch
     from gantrymq.broker.parts import Context
     from gantrymq.broker.port import Done
@@ -118,7 +118,7 @@ class QueueEngine:
         broker.cursors.on_deleted.append(self._deleted)
         gone: Rows = []
         for key, row in broker.tables.rows(TABLE).items():
-            cursor = broker.cursors.by_id.get(int(key))
+            cursor = broker.cursors.awake(int(key))
             if cursor is None:
                 gone.append((TABLE, key, None))
             else:

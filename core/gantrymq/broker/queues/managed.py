@@ -14,7 +14,7 @@ from gantrymq.model import properties as props
 from gantrymq.model.message import Message
 
 if TYPE_CHECKING:
-    from gantrymq.broker.consuming.cursors import Cursor
+    from gantrymq.broker.consuming.known.table import Cursor
     from gantrymq.model.queue_policy import Policy
 
 _EXPIRES: Final = props.EXPIRES_AT.encode() + b"\x01"

@@ -15,7 +15,7 @@ from gantrymq.broker.consuming.scans import Scans
 from gantrymq.store.queues.consume_queue import HOLE_SIZE
 
 if TYPE_CHECKING:
-    from gantrymq.broker.consuming.cursors import Cursor
+    from gantrymq.broker.consuming.known.table import Cursor
     from gantrymq.broker.parts import Context
     from gantrymq.model.queue_policy import Policy
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from gantrymq.broker.consuming.acks import AckKind, encode_offsets
 
 if TYPE_CHECKING:
-    from gantrymq.broker.consuming.cursors import Cursor, Cursors
+    from gantrymq.broker.consuming.cursors import Cursors
+    from gantrymq.broker.consuming.known.table import Cursor
 
 
 class TakenOut:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from gantrymq.model import properties as props
 
 if TYPE_CHECKING:
-    from gantrymq.broker.consuming.cursors import Cursor
+    from gantrymq.broker.consuming.known.table import Cursor
     from gantrymq.model.message import Message
 
 log = logging.getLogger(__name__)

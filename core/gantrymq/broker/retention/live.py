@@ -20,7 +20,8 @@ from gantrymq.store.queues.consume_queue import HOLE_SIZE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gantrymq.broker.consuming.cursors import Cursor, Cursors
+    from gantrymq.broker.consuming.cursors import Cursors
+    from gantrymq.broker.consuming.known.table import Cursor
     from gantrymq.broker.tables.tables import Tables
     from gantrymq.store.message_store import MessageStore
 
@@ -126,8 +127,9 @@ class Survey:
     def run(self, live_max: int) -> Slices[bool]:
         """False as soon as more than `live_max` bytes are alive: the segment stays."""
         for cursor_id in self._cursors.ids():
-            cursor = self._cursors.by_id.get(cursor_id)
-            if cursor is not None:
+            if self._cursors.has_nothing(cursor_id):
+                yield CURSOR_US
+            elif (cursor := self._cursors.view(cursor_id)) is not None:
                 yield from self._cursor(cursor)
                 if self.live_bytes > live_max:
                     return False

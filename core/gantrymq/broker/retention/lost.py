@@ -19,7 +19,7 @@ UNITS_AT_ONCE: Final = 4096
 def name_lost(cursors: Cursors, store: MessageStore) -> int:
     """A line for each queue with undelivered entries whose records are gone; returns how many entries. Waits for the disk: before the loop runs."""
     total, gaps = 0, store.lost
-    for cursor in cursors.by_id.values() if gaps else ():
+    for cursor in cursors.views() if gaps else ():
         if not cursor.light:
             continue
         offset, end, missing = cursor.window.floor, store.light_visible_end(cursor.light), 0

@@ -21,7 +21,8 @@ from gantrymq.store.queues.consume_queue import HOLE_SIZE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gantrymq.broker.consuming.cursors import Cursor, Cursors
+    from gantrymq.broker.consuming.cursors import Cursors
+    from gantrymq.broker.consuming.known.table import Cursor
     from gantrymq.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -79,14 +80,20 @@ class Pins:
         """One pass over all cursors."""
         top: list[tuple[int, str, str]] = []
         for cursor_id in self._cursors.ids():
-            cursor = self._cursors.by_id.get(cursor_id)
+            if light := self._cursors.has_nothing(cursor_id):
+                yield CURSOR_US
+                self._trim(light, self._cursors.floor_of_light(light))
+                self._sums.pop(cursor_id, None)
+                continue
+            cursor = self._cursors.awake(cursor_id)
             if cursor is None:
                 continue
             yield CURSOR_US
             if cursor.light:
-                self._trim(cursor.light, min([other.window.floor for other in self._cursors.of_queue(cursor.queue)]))
+                self._trim(cursor.light, self._cursors.floor_of_light(cursor.light))
             if cursor.window.floor >= self._cursors.live_end(cursor):
                 self._sums.pop(cursor_id, None)
+                self._cursors.rest(cursor)
                 continue
             yield READ_US
             found = cursor
@@ -101,7 +108,8 @@ class Pins:
                 yield from self._limit(cursor)
             if cursor.group.startswith(SESSION_GROUPS) and self.limits.messages_max:
                 self._limit_number(cursor)
-        for cursor_id in [cursor_id for cursor_id in self._sums if cursor_id not in self._cursors.by_id]:
+            self._cursors.rest(cursor)
+        for cursor_id in [cursor_id for cursor_id in self._sums if not self._cursors.has_id(cursor_id)]:
             del self._sums[cursor_id]
         self.top = [(pinned, self._name_of(queue), group) for pinned, queue, group in sorted(top, reverse=True)]
 

@@ -188,7 +188,7 @@ class Snapshots:
     def size(self) -> int:
         """Rows, cursors and moved entries: what a snapshot would hold."""
         return (
-            len(self._cursors.by_id)
+            self._cursors.count()
             + self._cursors.moved.count
             + sum([len(self._tables.rows(table)) for table in self._names()])
         )

@@ -18,7 +18,7 @@ from gantrymq.store.log.run import Run, take
 
 if TYPE_CHECKING:
     from gantrymq.broker.config import TransactionsConfig
-    from gantrymq.broker.consuming.cursors import Cursor
+    from gantrymq.broker.consuming.known.table import Cursor
     from gantrymq.broker.port import Done
 
 

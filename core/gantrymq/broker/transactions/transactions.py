@@ -45,7 +45,7 @@ from gantrymq.store.log.moved import MOVED_TOPIC, inner
 from gantrymq.store.log.run import Run, messages_of
 
 if TYPE_CHECKING:
-    from gantrymq.broker.consuming.cursors import Cursor
+    from gantrymq.broker.consuming.known.table import Cursor
     from gantrymq.broker.parts import Context
     from gantrymq.broker.port import Done
     from gantrymq.metrics import Metrics

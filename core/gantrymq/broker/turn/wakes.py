@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from gantrymq.broker.consuming.cursors import Cursor
+from gantrymq.broker.consuming.known.table import Cursor
 from gantrymq.broker.matches import RouteMatch, Tap
 from gantrymq.broker.topics import TopicTable
 from gantrymq.broker.turn.timings import Timings
@@ -53,6 +53,12 @@ class Wakes:
             self._light.setdefault(cursor.light, {})[key] = call
         else:
             self._topics.wait_for(cursor.topic, cursor.queue_id, key, call)
+
+    def forget(self, cursor: Cursor) -> None:
+        """Nobody watches the cursor of a light queue any more, and its object goes."""
+        waiters = self._light.get(cursor.light, {})
+        if waiters.pop(("cursor", cursor.id), None) and not waiters:
+            del self._light[cursor.light]
 
     def forget_light(self, light: int) -> None:
         """The light queue ends: nobody is called for it."""

@@ -24,7 +24,7 @@ OTHERS = {"u@g", "u@h"}
 
 
 def cursor_groups(node: Node) -> set[tuple[str, str]]:
-    return {(cursor.queue, cursor.group) for cursor in node.broker.cursors.by_id.values()}
+    return {(cursor.queue, cursor.group) for cursor in node.broker.cursors.views()}
 
 
 def prepare(node: Node) -> None:

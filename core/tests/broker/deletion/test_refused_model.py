@@ -161,6 +161,13 @@ class Machine(RuleBasedStateMachine):
             place.safe = set(place.done)
         self.disk(full)
 
+    @rule()
+    def rest(self) -> None:
+        """As retention does now and then."""
+        cursors = self.node.broker.cursors
+        for cursor in list(cursors.by_id.values()):
+            cursors.rest(cursor)
+
     @precondition(lambda self: not self.full)
     @rule()
     def snapshot(self) -> None:
@@ -178,8 +185,9 @@ class Machine(RuleBasedStateMachine):
             node.store.close()
         node = self.node = SnapshotNode(node.disk.after_process_crash())
         ids = {place.cursor for place in self.places.values()}
-        assert ids <= node.broker.cursors.by_id.keys()
-        for cursor in node.broker.cursors.by_id.keys() - ids:  # its opener was told that it could not be
+        known = {cursor.id for cursor in node.broker.cursors.views()}
+        assert ids <= known
+        for cursor in known - ids:  # its opener was told that it could not be
             node.call("delete_cursor", cursor)
         for (tag, _), place in self.places.items():
             place.inflight.clear()

@@ -77,7 +77,7 @@ class SnapshotNode(Node):
         tables = {name: dict(rows) for name, rows in self.broker.tables._tables.items() if rows}
         windows = {
             cursor.id: (cursor.queue, window.floor, window.next_offset, window.marked, window.returned, window.counts)
-            for cursor in self.broker.cursors.by_id.values()
+            for cursor in self.broker.cursors.views()
             for window in (cursor.window,)
         }
         return tables, windows
@@ -475,7 +475,7 @@ class Histories(RuleBasedStateMachine):
         self._again(draw_mode(self.node.disk, mode, random.Random(seed)))
         assert self.node.report.end >= flushed
         for which, cursor in enumerate(self.cursors):  # a definition may have gone with the power
-            if cursor not in self.node.broker.cursors.by_id:
+            if not self.node.broker.cursors.has_id(cursor):
                 name = f"t/{which // 2}"
                 self.cursors[which] = self.node.call("open_cursor", name, "gh"[which % 2], EARLIEST).cursor
 

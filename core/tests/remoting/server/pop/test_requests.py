@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gantrymq.broker.consuming.cursors import POP_PREFIX
+from gantrymq.broker.consuming.known.table import POP_PREFIX
 from gantrymq.broker.pop import pops
 from gantrymq.broker.topics import TopicConfig
 from gantrymq.remoting.constants import RequestCode as Code
@@ -480,7 +480,7 @@ def test_deleted_topic_and_group_take_their_places_along(bench: Bench) -> None:
     pop(link)
     bench.broker.delete_topic(TOPIC)
     bench.turn.run_until_quiet()
-    assert not [c for c in bench.broker.cursors.by_id.values() if c.group.startswith(POP_PREFIX)]
+    assert not [c for c in bench.broker.cursors.views() if c.group.startswith(POP_PREFIX)]
     assert bench.broker.pops.leases.entries == 0
     fill(bench, 1, first=7)
     assert bodies(pop(link)) == [b"m7"]

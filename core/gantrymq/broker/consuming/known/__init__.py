@@ -1,0 +1,1 @@
+"""Which cursors there are."""
