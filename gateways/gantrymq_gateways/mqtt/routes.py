@@ -7,11 +7,11 @@ encoded word never holds them). The first level is the route's topic; None: any 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from gantrymq.model import names
+from gantrymq.model.dialect import quick_json
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq_gateways.mqtt.topics.mapping import filter_route, words_of
@@ -267,7 +267,7 @@ class MqttRoutes:
 def parse_expression(expression: str) -> list[str]:
     """Words of a route expression; raises GantryError(ILLEGAL_ARGUMENT)."""
     try:
-        words = json.loads(expression)
+        words = quick_json(expression)
     except ValueError:
         words = None
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words) or "#" in words[:-1]:

@@ -16,8 +16,10 @@ from typing import Final
 
 import msgspec
 
+from gantrymq.model.limits import TAG_BYTES_MAX
 from gantrymq_gateways.mqtt.topics.mapping import filter_route
 from gantrymq_gateways.mqtt.topics.shared import bare
+from gantrymq_gateways.mqtt.wire.constants import TOPIC_LEVELS_MAX
 
 SESSION_TABLE: Final = "mqtt_session"
 FILTER_TABLE: Final = "mqtt_filter"
@@ -31,6 +33,9 @@ FILTER_GRACE_MS: Final = 60_000
 
 FILTER_FRESH_MS: Final = FILTER_GRACE_MS // 4
 """So long after an unused filter was last taken or left no gateway removes it soon."""
+
+SURELY_FITS: Final = min(TOPIC_LEVELS_MAX, TAG_BYTES_MAX // 12)
+"""A filter of fewer characters is not too long and has not too many levels: one escapes to 12 bytes at most. A start reads every row."""
 
 _MARK: Final = b"\0"
 """No filter contains it [MQTT-1.5.3-2]."""
@@ -104,7 +109,9 @@ def filter_key(client_id: str, text: str) -> str:
 
 def check_filter_row(key: str, value: bytes) -> None:
     """Raise for a row of `mqtt_filter` that cannot be read."""
-    filter_route(bare(_text(value)))
+    text = bare(_text(value))
+    if len(text) >= SURELY_FITS:
+        filter_route(text)
     if int(key) < 1:
         raise ValueError(f"{key} is no light queue")
 

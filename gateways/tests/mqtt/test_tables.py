@@ -6,16 +6,20 @@ import json
 
 import pytest
 
+from gantrymq.model.errors import GantryError
+from gantrymq.model.limits import TAG_BYTES_MAX
 from gantrymq_gateways.mqtt.tables import (
     FILTER_FRESH_MS,
     FILTER_GRACE_MS,
     SessionTable,
     StoredFilter,
     StoredSession,
+    check_filter_row,
     holder_of,
     marked,
     removed,
 )
+from gantrymq_gateways.mqtt.wire.constants import TOPIC_LEVELS_MAX
 
 
 def row(*lights: int, left_ms: int = 0, expiry_s: int | None = None) -> bytes:
@@ -165,3 +169,18 @@ def test_each_session_has_an_expiry_of_its_own() -> None:
     for round_ in range(5_000):
         table.changed_session("one", row(left_ms=round_ + 1, expiry_s=1), round_)
     assert len(table._ends_heap) < 2_000, "what is of the past is thrown away"
+
+
+@pytest.mark.parametrize("share", ["", "$share/g/"])
+def test_rows_of_filters_that_can_be_read_are_those_that_have_a_route(share: str) -> None:
+    """Also at the edges of what is not looked at closely."""
+    check_filter_row("1", f"{share}{'/' * (TOPIC_LEVELS_MAX - 1)}".encode())
+    check_filter_row("1", marked(f"{share}a/{'ü' * 600}".encode(), "m"))
+    for bad in ("/" * TOPIC_LEVELS_MAX, "a/" + "\U0001f600" * (TAG_BYTES_MAX // 12 + 1)):
+        with pytest.raises(GantryError):
+            check_filter_row("1", (share + bad).encode())
+    with pytest.raises(UnicodeDecodeError):
+        check_filter_row("1", b"a/\xff")
+    for key in ("0", "-1", "x"):
+        with pytest.raises(ValueError, match=key):
+            check_filter_row(key, b"a")
