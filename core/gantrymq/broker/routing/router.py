@@ -64,6 +64,8 @@ class Router:
         self._uncached_any = 0
         self._uncached_of: dict[str, int] = {}
         self._same: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._remembering: dict[str, Topic] = {}
+        """Topics with results in their caches, perhaps."""
         self._unstored: dict[str, list[Route | None]] = {}
         """By id: the route that the log has, then those that were added since and are not there yet, until it is removed."""
 
@@ -192,6 +194,7 @@ class Router:
             hit = NO_MATCH
         if repeats:
             topic.remember(message.exchange, message.tag, hit)
+            self._remembering[topic.name] = topic
         return hit
 
     def _interned(self, numbers: tuple[int, ...]) -> tuple[int, ...]:
@@ -263,9 +266,12 @@ class Router:
                     topic.cache.clear()
                     topic.routed = self._concerned(name)
             return
-        for topic in self._topics.values():
+        remembering, self._remembering = self._remembering, {}
+        for topic in remembering.values():
             topic.cache.clear()
-            topic.routed = self._concerned(topic.name)
+        if self._any_topic == (1 if leading is None else 0):  # the first of these routes came, or the last went
+            for topic in self._topics.values():
+                topic.routed = self._concerned(topic.name)
 
 
 def _count_in(counter: dict[str, int], topic: str, step: int) -> None:
