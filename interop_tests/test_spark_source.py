@@ -17,6 +17,7 @@ from interop_tests.cloudevents_sinks import assigned
 from interop_tests.cross_matrix import Said, by_paho
 from interop_tests.running import Gantry
 from interop_tests.spark_streams import begun, run
+from interop_tests.test_mqtt_paho import Paho
 from interop_tests.waiting import until
 
 pytest.importorskip("pyspark")
@@ -153,6 +154,37 @@ def test_what_an_mqtt_filter_and_an_amqp_binding_match(spark: Any, combined: Gan
     writer = everywhere.option("nameserver", nameserver(combined)).load().select("body").writeStream.format("parquet")
     run(writer.options(path=found, checkpointLocation=str(tmp_path / "noted")).trigger(availableNow=True).start)
     assert [bytes(row.body) for row in spark.read.parquet(found).collect()] == [b"spark-light/line2/temp"]
+
+
+def test_mqtt_subscribers_get_later_what_a_row_retains(spark: Any, own_server: Gantry) -> None:
+    def write(*rows: tuple[str, str, int, bool | None]) -> None:
+        frame = spark.createDataFrame(rows, "mqttTopic string, body string, qos int, retain boolean")
+        writer = frame.coalesce(1).write.format("gantry").mode("append")
+        writer.options(nameserver=nameserver(own_server), columns="mqtt").save()
+
+    def kept() -> dict[str, tuple[bytes, int, bool]]:
+        client = Paho(own_server).start()
+        try:
+            client.subscribe(("plant/#", 2))
+            client.publish("plant/end", b"end")
+            found = {}
+            while (message := client.messages.get(timeout=60)).topic != "plant/end":  # behind what is retained
+                found[message.topic] = (message.payload, message.qos, message.retain)
+            return found
+        finally:
+            client.stop()
+
+    write(("plant/line 1/temp", "21", 2, True), ("plant/line 1/rpm", "900", 0, True), ("plant/line 2", "x", 1, None))
+    assert kept() == {"plant/line 1/temp": (b"21", 2, True), "plant/line 1/rpm": (b"900", 0, True)}
+    write(("plant/line 1/temp", "22", 1, True), ("plant/line 1/rpm", "", 1, True), ("plant/line 2", "y", 1, False))
+    assert kept() == {"plant/line 1/temp": (b"22", 1, True)}
+    own_server.kill_and_restart()
+    assert kept() == {"plant/line 1/temp": (b"22", 1, True)}
+    frame = spark.createDataFrame([("b", True)], "body string, retain boolean")
+    options = {"nameserver": nameserver(own_server), "columns": "mqtt", "topic": "plant", "mode": "exactlyOnce"}
+    writer = frame.write.format("gantry").mode("append").options(**options)
+    with pytest.raises(Exception, match="takes no column 'retain': use atLeastOnce"):
+        writer.save()
 
 
 def test_from_topic_to_topic(spark: Any, combined: Gantry, tmp_path: Path) -> None:

@@ -64,12 +64,14 @@ SINK_COLUMNS: Final = {
 
 _TEXT_COLUMN: Final = ("string",)
 _BODY: Final = ("binary", "string")
-TIMED_COLUMNS: Final = ("expiresAt", "deliverAt")
-_TIMES: Final = dict.fromkeys(TIMED_COLUMNS, ("timestamp",))
+_TIMES: Final = dict.fromkeys(("expiresAt", "deliverAt"), ("timestamp",))
+RETAIN_COLUMN: Final = "retain"
+ONLY_AT_LEAST_ONCE: Final = (*_TIMES, RETAIN_COLUMN)
+"""Columns with a meaning for the broker, which takes none of that in other modes."""
 SHAPE_COLUMNS: Final = {
     "": SINK_COLUMNS,
     "mqtt": {
-        "body": _BODY, "mqttTopic": _TEXT_COLUMN, "qos": ("int",), "userProperties": ("map<string,string>",), "contentType": _TEXT_COLUMN,
+        "body": _BODY, "mqttTopic": _TEXT_COLUMN, "qos": ("int",), "retain": ("boolean",), "userProperties": ("map<string,string>",), "contentType": _TEXT_COLUMN,
         "correlationId": _TEXT_COLUMN, "replyTo": _TEXT_COLUMN, **_TIMES,
     },
     "amqp": {
@@ -89,9 +91,6 @@ SHAPE_COLUMNS: Final = {
 BODY_COLUMN: Final = {"": "body", "mqtt": "body", "amqp": "body", "cloudevents": "data", "kafka": "value"}
 _NEEDED: Final = {"": (), "mqtt": (), "amqp": (), "cloudevents": ("id", "source", "type"), "kafka": ()}
 _TOPIC_COLUMN: Final = {"": "topic", "mqtt": "mqttTopic", "amqp": "exchange", "cloudevents": "topic", "kafka": "topic"}
-_NOT_TO_WRITE: Final = {
-    "retain": "what MQTT retains is kept by the MQTT door: publish it there",
-}
 
 
 _STRINGS: Final = re.compile(r"(?i)struct<[^<>:,]+:string(,[^<>:,]+:string)*>")
@@ -125,8 +124,7 @@ def check_sink(fields: Iterable[tuple[str, str]], has_topic: bool, shape: str = 
     for name, kind in fields:
         allowed = columns.get(name)
         if allowed is None:
-            why = f" ({_NOT_TO_WRITE[name]})" if shape and name in _NOT_TO_WRITE else ""
-            raise SchemaError(f"column {name!r} cannot be written{why}; allowed are {', '.join(columns)}")
+            raise SchemaError(f"column {name!r} cannot be written; allowed are {', '.join(columns)}")
         if kind.replace(" ", "").lower() not in allowed:
             raise SchemaError(f"column {name!r} is {kind}; allowed is {' or '.join(allowed)}")
         if name in names:

@@ -29,7 +29,7 @@ from gantrymq.spark.planning.filters import Narrowing
 from gantrymq.spark.planning.offsets import Document, OptionError, from_document, marks_of, to_document
 from gantrymq.spark.planning.options import AT_LEAST_ONCE
 from gantrymq.spark.planning.planner import Planner
-from gantrymq.spark.schema import TIMED_COLUMNS, check_projection, check_sink, ddl
+from gantrymq.spark.schema import ONLY_AT_LEAST_ONCE, RETAIN_COLUMN, check_projection, check_sink, ddl
 from gantrymq.spark.wire import FIRST_FOR_S, RETRY_FOR_S, Metadata, close_all
 
 if TYPE_CHECKING:
@@ -171,13 +171,19 @@ class _Writing(Carried):
     def __init__(self, options: settings.Options, schema: StructType, limit_s: float = FIRST_FOR_S) -> None:
         fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
         check_sink(fields, bool(options.topics), options.columns)
-        timed = [name for name, _ in fields if name in TIMED_COLUMNS]
+        named = [name for name, _ in fields]
+        timed = [name for name in named if name in ONLY_AT_LEAST_ONCE]
         if timed and options.mode != AT_LEAST_ONCE:
             raise OptionError(
                 f"mode is {options.mode!r}, which takes no column {timed[0]!r}: use {AT_LEAST_ONCE}, or leave the column out"
             )
         # Here, on the driver: tasks are patient with a broker that restarts.
-        Metadata(options.nameservers).reach(options.topics, limit_s)
+        metadata = Metadata(options.nameservers)
+        metadata.reach(options.topics, limit_s)
+        if RETAIN_COLUMN in named and len(brokers := sorted(metadata.brokers())) > 1:
+            raise OptionError(
+                f"the column {RETAIN_COLUMN!r} needs a cluster of one broker group, and there are {', '.join(brokers)}: leave it out, or publish what is retained by MQTT"
+            )
         self._options = options
         self._job = uuid.uuid4().hex
         """Of a batch write, which has no query."""

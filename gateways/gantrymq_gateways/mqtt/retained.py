@@ -2,15 +2,11 @@
 
 The record of a retained PUBLISH is the row, too (gantrymq.model.tables.message_rows): stored in one piece with it, and its body once. Rows of earlier versions,
 and those that retention has moved, are records of their own.
-
-Key: native topic + `/` + tag, or `#` + SHA-256 of the topic where that is too long for a key. Value: QoS (1 byte), length of the topic (2 bytes), topic,
-payload. With MQTT 5.0 properties or an expiry the first byte has `EXTENDED` added, and between topic and payload stand the expiry (8 bytes, ms since
-the epoch, 0: none), the length of the property list (4 bytes) and the list. An empty payload deletes [MQTT-3.3.1-10].
+Their form: gantrymq.model.tables.retained_rows.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from sys import intern
 from typing import TYPE_CHECKING, Final
@@ -19,22 +15,13 @@ from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.limits import BODY_BYTES_CEILING, PROPERTIES_BYTES_MAX
 from gantrymq.model.tables import message_rows
+from gantrymq.model.tables.retained_rows import EXTENDED, FIXED, PAIRS_RESERVE, TABLE, row_head, row_key
 from gantrymq_gateways.mqtt.topics.rules import LEVELS_MAX
 
 if TYPE_CHECKING:
     from gantrymq.model.message import Message
 
-TABLE: Final = "mqtt_retained"
-
-KEY_BYTES_MAX: Final = 4000
-"""Table keys have at most 4 KiB, and so have tags alone."""
-
-
-EXTENDED: Final = 0x80
-FIXED: Final = 3
-"""Bytes of every row besides what a client sent."""
-PAIRS_RESERVE: Final = 1024
-"""Bytes of a record's properties that are left for what the store writes there."""
+__all__ = ["TABLE", "row_key"]
 
 
 class RowPlace:
@@ -129,22 +116,6 @@ class _Level:
     def is_bare(self) -> bool:
         """Nobody needs this level any more."""
         return self.message is None and not self.below
-
-
-def row_key(topic: str) -> str:
-    """Key of a topic's row."""
-    first, *words = topic.split("/")
-    key = names.encode_topic(first) + "/" + names.encode_tag(words)
-    return key if len(key) <= KEY_BYTES_MAX else "#" + hashlib.sha256(topic.encode()).hexdigest()
-
-
-def row_head(topic: str, qos: int, listed: bytes = b"", expires_ms: int = 0) -> bytes:
-    """All of a row but the payload."""
-    encoded = topic.encode()
-    head = len(encoded).to_bytes(2, "big") + encoded
-    if not listed and not expires_ms:
-        return bytes((qos,)) + head
-    return bytes((qos | EXTENDED,)) + head + expires_ms.to_bytes(8, "big") + len(listed).to_bytes(4, "big") + listed
 
 
 def row_value(topic: str, payload: bytes, qos: int, listed: bytes = b"", expires_ms: int = 0) -> bytes | None:

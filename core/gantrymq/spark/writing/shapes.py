@@ -125,6 +125,9 @@ def _mqtt(given: dict[str, Any], result: Shaped, count: int) -> None:
         result.columns["properties"] = _renamed("userProperties", given["userProperties"], props.foreign_name)
     if "qos" in given:
         result.extras.append((props.QOS, _number("qos", given["qos"], QOS_MAX)))
+    if "retain" in given and pc.any(given["retain"]).as_py():
+        wanted = pc.if_else(given["retain"], pa.scalar("1", _TEXT), pa.scalar(None, _TEXT))
+        result.extras.append((props.RETAIN_IT, wanted))
     result.extras.append((props.ORIGIN, pa.repeat(pa.scalar("mqtt", _TEXT), count)))
 
 

@@ -28,6 +28,7 @@ _TAGS: Final = props.TAGS.encode() + props.NAME_END
 _SHARDING: Final = props.SHARDING_KEY.encode() + props.NAME_END
 _SPECIAL: Final = (
     b"POP_CK", b"INNER_", b"TIMER_D", b"TRAN_MSG", b"GANTRY_DISPATCH", b"REPLY_TO_CLIENT", b"_SYS_MSG_PRIORITY_", b"__CRC32#",
+    props.RETAIN_IT.encode(),
 )  # fmt: skip
 """In names of properties that ask for more than to be stored (remoting/server/sending/specials.py)."""
 

@@ -148,11 +148,8 @@ def test_schemas_of_shapes() -> None:
     for shape, fields, text in (
         ("mqtt", [("mqttTopic", "string")], r"'body' \(binary or string\) is missing"),
         ("mqtt", [("body", "string")], "set the option 'topic', or give each row its own in a column 'mqttTopic'"),
-        (
-            "mqtt",
-            [("body", "string"), ("retain", "boolean")],
-            "'retain' cannot be written .what MQTT retains is kept by",
-        ),
+        ("mqtt", [("body", "string"), ("retain", "int")], "'retain' is int; allowed is boolean"),
+        ("amqp", [("body", "string"), ("retain", "boolean")], "'retain' cannot be written; allowed are"),
         ("amqp", [("body", "string"), ("priority", "bigint")], "'priority' is bigint; allowed is int"),
         ("cloudevents", [("data", "string"), ("id", "string"), ("type", "string")], "'source' .* is missing"),
         ("kafka", [("value", "string"), ("partition", "bigint")], "'partition' is bigint; allowed is int"),

@@ -1,5 +1,6 @@
 """Rows in the shapes of other protocols, into records."""
 
+from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,6 +11,8 @@ from core.tests.client.fake_cluster import FakeCluster
 pa = pytest.importorskip("pyarrow")
 
 from gantrymq.client.records import decode_records  # noqa: E402
+from gantrymq.spark import wire  # noqa: E402
+from gantrymq.spark.planning.offsets import OptionError  # noqa: E402
 from gantrymq.spark.writing.sender import RowError  # noqa: E402
 from gantrymq.spark.writing.tasks import Job, send_batches  # noqa: E402
 
@@ -52,6 +55,38 @@ def test_mqtt(cluster: FakeCluster) -> None:
     }  # fmt: skip
     assert pairs(rows[1]) == {"GANTRY_ORIGIN": "mqtt"}
     assert pairs(rows[3]) == {"GANTRY_ORIGIN": "mqtt", "n": "5", "GANTRY_QOS": "1"}
+
+
+def test_mqtt_retain(cluster: FakeCluster) -> None:
+    """Asked of the broker, which makes the row (remoting/server/sending/specials.py)."""
+    columns = {"body": [b"1", b"2", b"3"], "mqttTopic": ["plant/a"] * 3, "retain": [True, False, None]}
+    rows = write(cluster, "mqtt", columns)
+    assert [pairs(row).get("GANTRY_MQTT_RETAIN") for row in rows] == ["1", None, None]
+
+
+def test_mqtt_retain_needs_one_broker_group_and_rows_that_come_once() -> None:
+    pytest.importorskip("pyspark")
+    from pyspark.sql.types import BinaryType, BooleanType, StructType
+
+    from gantrymq.spark.source import GantryDataSource
+
+    schema = StructType().add("body", BinaryType()).add("retain", BooleanType())
+
+    def writer(cluster: FakeCluster, **more: str) -> object:
+        cluster.topics["plant"] = dict.fromkeys(cluster.brokers, 1)
+        options = {"nameserver": cluster.nameserver, "columns": "mqtt", "topic": "plant", **more}
+        return GantryDataSource(options).writer(schema, False)
+
+    with (
+        closing(FakeCluster(2)) as two,
+        pytest.raises(OptionError, match="one broker group, and there are broker-a, broker-b"),
+    ):
+        writer(two)
+    with closing(FakeCluster()) as one:
+        assert writer(one)
+        with pytest.raises(OptionError, match="takes no column 'retain': use atLeastOnce"):
+            writer(one, mode="idempotent")
+    wire.close_all()
 
 
 def test_amqp(cluster: FakeCluster) -> None:

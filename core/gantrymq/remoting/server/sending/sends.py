@@ -18,9 +18,10 @@ from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.limits import PROPERTIES_BYTES_MAX, TAG_BYTES_MAX
 from gantrymq.model.message import HALF, PLAIN, Message
+from gantrymq.model.tables import message_rows, retained_rows
 from gantrymq.remoting.constants import REGION
 from gantrymq.remoting.headers import SendHeaderV2
-from gantrymq.remoting.server.sending.specials import kind_of, light_queues, priority_queue, value_of, without
+from gantrymq.remoting.server.sending.specials import kind_of, light_queues, priority_queue, retained, value_of, without
 from gantrymq.store.log.run import Run
 from gantrymq.store.schedule import TIMER_TOPIC
 
@@ -152,7 +153,7 @@ class Sends:
             marks, ordinary = 0, not text
         kind, lmq = PLAIN, NO_LMQ
         if not ordinary:  # names with a meaning have underscores beside those of UNIQ_KEY and __SHARDINGKEY; but DELAY
-            text, queue_id, kind, lmq = self._resolve_special(text, topic, queue_id, header.reconsume_times)
+            text, queue_id, kind, lmq = self._resolve_special(text, topic, queue_id, header)
         if topic.takes is not None:
             check_type(topic.takes, name, text)
         if flags & SPECIAL_FLAGS:
@@ -223,7 +224,7 @@ class Sends:
         return self._broker.store.item_limits(topic, len(self._own.encode()))
 
     def _resolve_special(
-        self, text: str, topic: Topic, queue_id: int, attempts: int | None
+        self, text: str, topic: Topic, queue_id: int, header: Header
     ) -> tuple[str, int, int, tuple[str, ...]]:
         """(properties, queue, intake, light queues) of a message whose properties may ask for more than to be stored."""
         if "POP_CK" in text:  # a receipt of an earlier delivery (SendMessageProcessor.clearReservedProperties)
@@ -232,7 +233,7 @@ class Sends:
             raise GantryError(ErrorCode.MESSAGE_ILLEGAL, NO_INNER_BATCH)
         kind, lmq = PLAIN, NO_LMQ
         if "DELAY" in text or "TIMER_D" in text or "TRAN_MSG" in text:
-            kind = kind_of(text, attempts or 0)
+            kind = kind_of(text, header.reconsume_times or 0)
         if kind:
             self.redirected = True
         if "INNER_MULTI_" in text or "GANTRY_DISPATCH" in text:
@@ -244,11 +245,28 @@ class Sends:
             lmq = tuple([name for name in lmq if name != topic.name])
             for name in lmq:
                 self._broker.topics.light(name)
+        if props.RETAIN_IT in text:
+            text, lmq = self._retained(text, topic, header, kind, lmq)
         if "REPLY_TO_CLIENT" in text and value_of(text, _REPLY_TO):
             self._reply_topic()
         if "_SYS_MSG_PRIORITY_" in text:
             queue_id = priority_queue(value_of(text, _PRIORITY), topic.write_queues, queue_id)
         return text, queue_id, kind, lmq
+
+    def _retained(
+        self, text: str, topic: Topic, header: Header, kind: int, lmq: tuple[str, ...]
+    ) -> tuple[str, tuple[str, ...]]:
+        """(properties, light queues) of a message that is to be retained. Raises what refuses it."""
+        text, key = retained(text, topic.name, header.sys_flag)
+        if not key:
+            return text, lmq
+        if kind != PLAIN or lmq or topic.special:
+            raise GantryError(
+                ErrorCode.MESSAGE_ILLEGAL,
+                f"{props.RETAIN_IT}: what is delayed, of a transaction, in light queues or of the topics of groups is not retained",
+            )
+        self._broker.tables.check_room(retained_rows.TABLE, [(key, b"")])
+        return text, message_rows.queues_of(retained_rows.TABLE)
 
     def _reply_topic(self) -> None:
         """Who consumes a request will look for the topic of replies: make it now, with one queue."""

@@ -1,4 +1,4 @@
-"""What a sender's properties ask for beyond storing the message: later delivery, a transaction, light queues of its own.
+"""What a sender's properties ask for beyond storing the message: later delivery, a transaction, light queues of its own, to be retained for MQTT.
 
 Looked at only if the text holds one of the names (`Sends.message`); each check is a search in the text.
 """
@@ -7,19 +7,26 @@ from __future__ import annotations
 
 from typing import Final
 
-from gantrymq.model import names
+from gantrymq.model import names, sysflag
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.limits import PROPERTIES_BYTES_MAX
 from gantrymq.model.message import DELAYED, HALF, PLAIN
+from gantrymq.model.tables import message_rows, retained_rows
 
 TIMER_PROPERTIES: Final = ("TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC")
 OFFSET_DIGITS_MAX: Final = 19
+TIME_DIGITS_MAX: Final = 18
+"""Of a time in ms that has room in eight bytes."""
 RESERVED_BYTES: Final = 640
 """Names of the dispatch properties (96), UNIQ_KEY (44), CLUSTER with the longest name (264), REAL_TOPIC and its like (200)."""
 LMQ_MAX: Final = 64
 """Light queues that one message may name: as many as stand in a record's properties."""
 
+_RETAIN_IT: Final = props.RETAIN_IT + "\x01"
+_RETAIN: Final = props.RETAIN + "\x01"
+_QOS: Final = props.QOS + "\x01"
+_EXPIRES_AT: Final = props.EXPIRES_AT + "\x01"
 _DISPATCH: Final = props.MULTI_DISPATCH + "\x01"
 _DISPATCH_MARKS: Final = (_DISPATCH, props.MULTI_QUEUE_OFFSET + "\x01", "GANTRY_DISPATCH_MORE\x01")
 
@@ -79,6 +86,32 @@ def light_queues(text: str) -> tuple[str, tuple[str, ...]]:
             f"{PROPERTIES_BYTES_MAX} bytes",
         )
     return text, lmq
+
+
+def retained(text: str, topic: str, flags: int) -> tuple[str, str]:
+    """(the text as it is stored, key of the row) of a message that its sender wants to be retained; the key is empty for another. It then is the row, too
+    (model/tables/message_rows.py). Raises MESSAGE_ILLEGAL, NAME_INVALID, PROPERTIES_TOO_LARGE."""
+    wanted = value_of(text, _RETAIN_IT)
+    text = without(text, _RETAIN_IT)
+    if wanted != "1":
+        return text, ""
+    if flags & sysflag.COMPRESSED:
+        raise GantryError(
+            ErrorCode.MESSAGE_ILLEGAL, f"{props.RETAIN_IT}: MQTT clients get bodies as they are, not compressed"
+        )
+    place = retained_rows.mqtt_topic(topic, value_of(text, props.TAGS + "\x01"))
+    qos, expires = value_of(text, _QOS), value_of(text, _EXPIRES_AT)
+    expires_ms = int(expires) if expires.isascii() and expires.isdigit() and len(expires) <= TIME_DIGITS_MAX else 0
+    key = retained_rows.row_key(place)
+    head = retained_rows.row_head(place, int(qos) if qos in ("0", "2") else 1, b"", expires_ms)
+    row = message_rows.row_pair(key, head).decode()
+    text = f"{without(text, _RETAIN)}{_RETAIN}1\x02{row}"
+    if len(text.encode("utf-8", "surrogatepass")) + retained_rows.PAIRS_RESERVE > PROPERTIES_BYTES_MAX:
+        raise GantryError(
+            ErrorCode.PROPERTIES_TOO_LARGE,
+            f"the message is illegal: its properties and what retains it exceed {PROPERTIES_BYTES_MAX} bytes",
+        )
+    return text, key
 
 
 def kind_of(text: str, attempts: int = 0) -> int:
