@@ -11,7 +11,9 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from gantrymq.client.connecting.routes import loads
 from gantrymq.client.consuming.pulling import PULL_MAX, PullResult, Subscription, parse_pull, pull_fields
+from gantrymq.client.errors import expect_success
 from gantrymq.client.records import crc_is_wrong, decode_records
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting.codec import Command
@@ -34,6 +36,7 @@ AHEAD: Final = 3 * PULL_MAX
 """Messages asked for ahead of what was decoded: the broker works while this process decodes."""
 PIPELINE_MAX: Final = 32
 """Requests under way for one queue, where a broker gives few messages a time."""
+COMPACTED: Final = ("cleanup.policy", "COMPACTION")
 GROW_AFTER: Final = 16
 """Full pulls in a row before a larger step is tried again."""
 
@@ -150,17 +153,54 @@ class Puller:
         self._next = self.position
 
 
+class Holes:
+    """Without a filter every offset has its message: a hole is lost data, but in a topic that is compacted."""
+
+    def __init__(self, queue_range: QueueRange, nameservers: list[str]) -> None:
+        self._range = queue_range
+        self._nameservers = nameservers
+        self._allowed: bool | None = None
+        """Not asked before there is one."""
+
+    def check(self, offsets: Any, begin: int, end: int) -> None:
+        """Raise DataLossError for the first hole between `begin` and `end`."""
+        inside = offsets[(offsets >= begin) & (offsets < end)]
+        if len(inside) == end - begin or self._are_allowed():
+            return
+        expected = begin
+        for offset in [*inside.tolist(), end]:
+            if offset != expected:
+                raise lost(self._range.queue, expected, offset - 1, "the broker gave the messages around them")
+            expected = offset + 1
+
+    def _are_allowed(self) -> bool:
+        if self._allowed is None:
+            self._allowed = self._ask()
+        return self._allowed
+
+    def _ask(self) -> bool:
+        topic = self._range.topic
+        try:
+            address = Metadata(self._nameservers).route(topic).address(self._range.broker)
+            answer = wire(address).request(Command(RequestCode.GET_TOPIC_CONFIG, {"topic": topic}))
+            body = expect_success(answer, f"configuration of topic {topic!r}", address).body
+        except GantryError as error:
+            _log.warning("whether topic %s is compacted, which would allow the hole in it: %s", topic, error)
+            return False
+        return COMPACTED in (loads(body).get("attributes") or {}).items()
+
+
 def read_range(
     queue_range: QueueRange, schema: pa.Schema, nameservers: list[str], group: str, tags: tuple[str, ...], strict: bool,
     check_crc: bool = False, sql: str = "", columns: str = "", selection: Selection | None = None,
 ) -> Iterator[pa.RecordBatch]:  # fmt: skip
-    """Arrow batches of a range, rows in offset order; `columns`: the view that `schema` is of (decoding/views.py). With `strict` a missing offset raises DataLossError, unless `tags` or `sql` filter; with
+    """Arrow batches of a range, rows in offset order; `columns`: the view that `schema` is of (decoding/views.py). With `strict` a missing offset raises DataLossError, unless `tags` or `sql` filter or the topic is compacted; with
     `check_crc` so does a body that does not fit its CRC, which else is left out with a warning."""
     queue = queue_range.queue
     view = View(columns, schema, selection)
     decoder = Decoder(Queue(queue.topic, queue.broker, queue.queue_id), view.decoded, tags)
     puller = Puller(queue_range, nameservers, group, Subscription(queue.topic, frozenset(tags), sql), strict)
-    whole = strict and not tags and not sql
+    whole = Holes(queue_range, nameservers) if strict and not tags and not sql else None
     bodies: list[bytes] = []
     size, expected = 0, queue_range.start
     for body in puller.bodies():
@@ -171,7 +211,7 @@ def read_range(
         if size >= BLOCK_BYTES:
             yield from view.batches(_decode(decoder, bodies, queue_range, expected, puller.position, whole))
             bodies, size, expected = [], 0, puller.position
-    if bodies or whole:
+    if bodies or whole is not None:
         yield from view.batches(_decode(decoder, bodies, queue_range, expected, queue_range.end, whole))
 
 
@@ -199,22 +239,10 @@ def whole_bodies(data: bytes, queue_range: QueueRange, strict: bool) -> bytes:
 
 
 def _decode(
-    decoder: Decoder, bodies: list[bytes], queue_range: QueueRange, begin: int, end: int, strict: bool
+    decoder: Decoder, bodies: list[bytes], queue_range: QueueRange, begin: int, end: int, holes: Holes | None
 ) -> Iterator[pa.RecordBatch]:
     """Batches of one block that was pulled for offsets `begin` to `end`."""
     batches, offsets = decoder.decode(bodies, begin, end)
-    if strict:
-        _check_gaps(offsets, queue_range, begin, end)
+    if holes is not None:
+        holes.check(offsets, begin, end)
     yield from batches
-
-
-def _check_gaps(offsets: Any, queue_range: QueueRange, begin: int, end: int) -> None:
-    """Without a filter every offset has its message; a hole is lost data."""
-    inside = offsets[(offsets >= begin) & (offsets < end)]
-    if len(inside) == end - begin:
-        return
-    expected = begin
-    for offset in [*inside.tolist(), end]:
-        if offset != expected:
-            raise lost(queue_range.queue, expected, offset - 1, "the broker gave the messages around them")
-        expected = offset + 1
