@@ -141,3 +141,24 @@ def test_nothing_is_lost_while_the_other_side_is_away_and_we_are_killed(sides: t
     got = [int(body) for _, body in there.receive(200)]
     assert sorted(set(got)) == list(range(200))
     there.stop()
+
+
+@pytest.mark.parametrize("sides", [""], indirect=True, ids=["private"])
+def test_what_comes_in_as_retained_is_retained_here_and_survives_kill_9(sides: tuple[Gantry, OtherSide]) -> None:
+    """Mosquitto says so of a live message to bridges alone."""
+    gantry, other = sides
+    bridged(gantry)
+    here, there = Paho(gantry, "here").start(), Paho(other, "there").start()  # type: ignore[arg-type]
+    here.subscribe(("here/down/#", 1))
+    there.publish("there/down/kept", "first", retain=True)
+    there.publish("there/down/kept", "state", retain=True)
+    there.publish("there/down/plain", "no")
+    assert len(here.receive(3)) == 3
+    here.client.loop_stop()
+    gantry.processes[0].kill()
+    gantry.processes[0].start()
+    late = Paho(gantry, "late").start()
+    late.subscribe(("here/down/#", 1))
+    assert late.receive(1) == [("here/down/kept", b"state")]
+    late.stop()
+    there.stop()

@@ -30,6 +30,7 @@ from gantrymq_gateways.bridges.mosquitto import Connection, TopicRule
 from gantrymq_gateways.bridges.remote import WINDOW, Remote
 from gantrymq_gateways.mqtt import retained
 from gantrymq_gateways.mqtt.messages.deliver import body_of, bridge_property, message_qos
+from gantrymq_gateways.mqtt.messages.publish import KeptRow
 from gantrymq_gateways.mqtt.routes import KIND
 from gantrymq_gateways.mqtt.topics.mapping import DeliveryTopics, match_levels
 from gantrymq_gateways.mqtt.topics.rules import TopicRules
@@ -129,7 +130,7 @@ class Bridge:
         self._asked = False
         self._more = True
         self._waiting: deque[Delivery] = deque()
-        self._inward: deque[tuple[Message, int, tuple[str, bytes | None] | None]] = deque()
+        self._inward: deque[tuple[Message, int, KeptRow | None]] = deque()
         self._storing = 0
         self._held = False
         self.packet_bytes_max = packet_bytes_max
@@ -307,8 +308,10 @@ class Bridge:
         topic, body = f"$SYS/bridge/{self.connection.name}/state", b"1" if state == "connected" else b"0"
         pairs = [(props.TAGS, f"bridge.{self.connection.name}.state"), (props.ORIGIN, "mqtt"), (props.RETAIN, "1")]
         message = Message("%24SYS", body, props.encode(pairs), pairs[0][1])
-        self._port.submit([message], None, lambda token, result: None)
-        await self._ask(self._port.put, retained.TABLE, [(retained.row_key(topic), retained.row_value(topic, body, 1))])
+        retained.RowPlace(topic, 1).enter(message)
+        (result,) = await self._ask(self._port.submit, [message])
+        if isinstance(result, ErrorCode):
+            raise GantryError(result, f"the state of bridge {self.connection.name} was not stored")
 
     # Remote's host
 
@@ -430,12 +433,9 @@ class Bridge:
         pairs = [(props.TAGS, tag), (props.ORIGIN, "mqtt")]
         pairs += [(props.QOS, "0")] if not publish.qos else []
         pairs += [(props.RETAIN, "1")] if publish.retain else []
-        row = None
-        if publish.retain:
-            row = (retained.row_key(local), retained.row_value(local, publish.payload, publish.qos))
-        self._inward.append(
-            (Message(native, publish.payload, props.encode(pairs) + self._mark, tag), publish.packet_id, row)
-        )
+        message = Message(native, publish.payload, props.encode(pairs) + self._mark, tag)
+        row = KeptRow.of(retained.RowPlace(local, publish.qos), message) if publish.retain else None
+        self._inward.append((message, publish.packet_id, row))
         self._store()
 
     def _store(self) -> None:
@@ -452,7 +452,7 @@ class Bridge:
         batch = list(self._inward)
         self._inward.clear()
         self._storing = len(batch)
-        rows = {row[0]: row[1] for _, _, row in batch if row is not None}
+        rows = {row.key: row.value for _, _, row in batch if row is not None and row.apart}
         if rows:
             self._port.put(retained.TABLE, list(rows.items()), None, lambda token, result: None)
         self._port.submit([message for message, _, _ in batch], (remote, batch), self._stored)
