@@ -163,19 +163,19 @@ def _writable(name: str, value: bytes | None) -> bool:
 
 def _found(cluster: Cluster, group: Group, others: list[Group]) -> Steps:
     """Whose light ids stand as they are: those of a group that was alone once (then no gateway had to speak of clusters)."""
-    founders = [other.name for other in others if other.first_group]
+    firsts = [other.name for other in others if other.first_group]
     if not group.first_group and not group.member:
         _refuse_a_taken_tag(cluster, group)
         rows: dict[str, bytes] = yield partial(group.port.watch_table, "light", None)
         alone = [other for other in cluster.groups if other.registered] == [group]
         row = FIRST_GROUP if alone or rows else MEMBER
         group.first_group, group.member = row == FIRST_GROUP, row == MEMBER
-        if row == MEMBER or not founders:
+        if row == MEMBER or not firsts:
             yield partial(group.port.put, STATE_TABLE, [(row, b"1")])
-    if group.first_group and founders:
+    if group.first_group and firsts:
         raise GantryError(
             ErrorCode.ILLEGAL_ARGUMENT,
-            f"broker groups {group.name} and {founders[0]} each had gateways of their own before: their light queues have the same ids; "
+            f"broker groups {group.name} and {firsts[0]} each had gateways of their own before: their light queues have the same ids; "
             f"register them with different nameservers",
         )
 

@@ -22,7 +22,7 @@ from gantrymq_gateways.mqtt.authentication import Answer
 from gantrymq_gateways.mqtt.gateway import MqttGateway, Peer
 from gantrymq_gateways.mqtt.messages.deliver import Aliases, Outlet
 from gantrymq_gateways.mqtt.messages.publish import Inflow, encode_acks
-from gantrymq_gateways.mqtt.messages.refused import DIVERTED, letter
+from gantrymq_gateways.mqtt.messages.refused import BECOME_LETTERS, letter
 from gantrymq_gateways.mqtt.messages.will_rows import KeptWill
 from gantrymq_gateways.mqtt.operate.gate import Rates
 from gantrymq_gateways.mqtt.sessions.lifecycle import GROUP_PREFIX
@@ -636,7 +636,7 @@ class MqttDoor(Peer):
 
     def letter(self, topic: str, payload: bytes, flags: int, error: GantryError, part: str) -> Message | None:
         gateway = self._gateway
-        if gateway.config.refused_publish == "close" or error.code not in DIVERTED:
+        if gateway.config.refused_publish == "close" or error.code not in BECOME_LETTERS:
             return None
         if not gateway.refusals.admits(self._arrival.client_id, len(payload), gateway.shell.clock.monotonic_ms()):
             return None

@@ -17,7 +17,7 @@ from gantrymq_gateways.mqtt.wire import constants as c
 
 DEAD_LETTERS: Final = names.DLQ_PREFIX + "gantry_mqtt"
 
-DIVERTED: Final = frozenset(
+BECOME_LETTERS: Final = frozenset(
     {
         ErrorCode.NAME_INVALID,
         ErrorCode.MESSAGE_TOO_LARGE,

@@ -226,7 +226,7 @@ class Sends:
     def _resolve_special(
         self, text: str, topic: Topic, queue_id: int, header: Header
     ) -> tuple[str, int, int, tuple[str, ...]]:
-        """(properties, queue, intake, light queues) of a message whose properties may ask for more than to be stored."""
+        """(properties, queue, kind, light queues) of a message whose properties may ask for more than to be stored."""
         if "POP_CK" in text:  # a receipt of an earlier delivery (SendMessageProcessor.clearReservedProperties)
             text = without(text, _POP_CK)
         if "INNER_NUM" in text and value_of(text, _INNER_NUM):
