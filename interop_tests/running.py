@@ -175,6 +175,10 @@ class Written(Process):
             )  # fmt: skip
 
 
+KEEPER = "--set=broker.metadata_group=broker-a"
+"""Of two groups: which keeps the table of slots."""
+
+
 class Gantry:
     """A whole installation: one process (`combined`), three (`separated`: nameserver, broker, gateways), or four with two brokers (`two groups`)."""
 
@@ -211,9 +215,9 @@ class Gantry:
         self._add("nameserver", ["nameserver", *data])
         where = ["--nameserver", self.doors["nameserver"]]
         if self.shape == "two groups":
-            other = ["--data", str(self.directory / "other"), *self.settings, "--set=broker.name=other"]
+            other = ["--data", str(self.directory / "other"), *self.settings, "--set=broker.name=other", KEEPER]
             self._add("other broker", ["broker", *where, *other])
-        self._add("broker", ["broker", *where, *data])
+        self._add("broker", ["broker", *where, *data, *([KEEPER] if self.shape == "two groups" else [])])
         self._add("gateway", ["gateway", "mqtt", "amqp", "cloudevents", *where, *data])
 
     def _add(self, name: str, command: list[str]) -> None:
@@ -267,6 +271,8 @@ class Cluster(Gantry):
     ) -> None:
         super().__init__(directory, "cluster", settings)
         self._counts = (nameservers, brokers, gateways)
+        self.slots = False
+        """Set before the start: broker-0 keeps a table of slots."""
 
     def start(self) -> Cluster:
         super().start()
@@ -295,6 +301,8 @@ class Cluster(Gantry):
 
     def _broker(self, number: int) -> tuple[str, list[str]]:
         data = ["--data", str(self.directory / f"broker{number}.data"), f"--set=broker.name=broker-{number}"]
+        if self.slots:
+            data.append("--set=broker.metadata_group=broker-0")
         return f"broker{number}", ["broker", *self._where(), *data, *self.settings]
 
     def _gateway(self, number: int) -> tuple[str, list[str]]:

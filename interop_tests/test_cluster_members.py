@@ -76,6 +76,7 @@ def flow(pub: Paho, sub: Paho, top: str, start: int) -> None:
 @pytest.mark.slow
 def test_members_come_and_go(tmp_path: Path, page: AddressPage) -> None:
     cluster = PagedCluster(tmp_path, nameservers=2, brokers=2, gateways=2)
+    cluster.slots = True
     cluster.page = page
     try:
         cluster.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import sys
 import time
 from collections.abc import Callable
@@ -36,6 +37,8 @@ from gantrymq.broker.routing.router import load_route_sets
 from gantrymq.broker.tables.snapshots import SnapshotWork
 from gantrymq.broker.tables.tables import Rows
 from gantrymq.broker_metrics import BrokerMetrics, registered
+from gantrymq.cluster.slots.keeping import SlotKeeper
+from gantrymq.cluster.wire.dial import Dialer
 from gantrymq.cluster.wire.server import GatewaySession
 from gantrymq.launch.authentication import open_at_broker
 from gantrymq.launch.health import Health
@@ -90,6 +93,8 @@ class BrokerService:
         self._flusher: Flusher | None = None
         self._cold: ColdReads | None = None
         self._registrar: Registrar | None = None
+        self._dialer: Dialer | None = None
+        """The way to the metadata group."""
         self._export: ConfigExport | None = None
         self._snapshots: SnapshotWork | None = None
         self._worker: ThreadPoolExecutor | None = None
@@ -151,6 +156,7 @@ class BrokerService:
             self._registrar.when_known, list(context.nameservers), context.shared.get("listeners", {})
         )
         await self._registrar.start()
+        self._keep_slots(context, broker, key)
         self._tell_health(context.shared.get("health"), self._registrar)
         context.shared["broker_port"] = LocalBrokerPort(broker)
         context.shared["broker"] = broker
@@ -205,6 +211,18 @@ class BrokerService:
         self.broker = broker
         return broker
 
+    def _keep_slots(self, context: ServiceContext, broker: Broker, key: ClusterKey | None) -> None:
+        """The table of slots: kept here, or followed over a connection as gateways have it."""
+        group = broker.config.metadata_group
+        if not group:
+            return
+        port = None
+        if group != broker.config.name:
+            self._dialer = Dialer(context.nameservers, group, key, context.shared.get("cluster_tls"))
+            port = self._dialer.port
+            context.spawn(self._dialer.keep)
+        SlotKeeper(broker, port, secrets.randbits).start()
+
     def _tell_health(self, health: Health | None, registrar: Registrar) -> None:
         store = self._store
         if health is None or store is None:
@@ -225,6 +243,8 @@ class BrokerService:
         """Leave the routes first: clients move on while we finish."""
         if self._registrar is not None:
             await self._registrar.stop(deadline_s)
+        if self._dialer is not None:
+            self._dialer.close()
 
     async def stop(self) -> None:
         """Write what a clean stop writes and close the files."""

@@ -38,6 +38,7 @@ from gantrymq.broker.routing.api import RouteSet
 from gantrymq.broker.routing.router import Router, route_from_bytes, route_to_bytes
 from gantrymq.broker.row_checks import RowCheck
 from gantrymq.broker.tables import found_topics
+from gantrymq.broker.tables.slots import Slots
 from gantrymq.broker.tables.snapshots import NOTHING, Snapshots
 from gantrymq.broker.tables.tables import Rows, Tables, check_item, item_message, replay_topic
 from gantrymq.broker.topic_budget import NATIVE, Maker, TopicBudget
@@ -140,7 +141,8 @@ class Broker:
         self.delays = Delays(self, options.timer, options.on_delays_settled)
         self.transactions = Transactions(self, options.transactions)
         self.pops: Pops = Pops(self)
-        self.parts: list[Part] = [self.delays, self.transactions, self.pops, self.queues]
+        self.slots = Slots(config, self.tables, turn, self.leases, self.seats)
+        self.parts: list[Part] = [self.delays, self.transactions, self.pops, self.queues, self.slots]
         redirect_half, enter_decided = self.transactions.redirect, self.transactions.enter
         self.redirects = {DELAYED: self.delays.redirect, HALF: redirect_half, DECIDED: enter_decided, RUN: self._run}
         """By `Message.kind`: rewrite the message for the system topic where it waits, or say why it is refused."""

@@ -28,6 +28,9 @@ class BrokerConfig:
     """Name of the broker group in routes, unlike any other's of the cluster (RocketMQ: brokerName)."""
     cluster: str = "DefaultCluster"
     """Cluster that it belongs to (RocketMQ: brokerClusterName)."""
+    metadata_group: str = ""
+    """Name of the broker group that keeps the cluster's table of slots, the same at every broker: leases and consumers of a name are then
+    decided by one group, which changes by `gantry cluster rebalance` or `forget` alone. Empty: by where gateways see the name at home."""
     id: int = setting(0, least=0, most=0)
     """0 is the master; slaves come with replication."""
     advertised_host: str = ""
@@ -58,7 +61,8 @@ class BrokerConfig:
     """...and after this time if a tenth of that came; also at a clean stop."""
 
     def __post_init__(self) -> None:
-        for key, value in (("name", self.name), ("cluster", self.cluster)):
+        group = self.metadata_group
+        for key, value in (("name", self.name), ("cluster", self.cluster), ("metadata_group", group or self.name)):
             if _NAME.match(value) is None:
                 raise ValueError(f"{key} = {value!r:.80}: allowed are 1 to 255 of [A-Za-z0-9_%|.-]")
         if _HOST.match(self.advertised_host) is None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from gantrymq.broker.broker import OWN_TABLES, Broker
 from gantrymq.broker.consuming.held import Held
 from gantrymq.broker.consuming.known.table import Cursor
+from gantrymq.broker.consuming.leases import NO_SLOT
 from gantrymq.broker.consuming.roles import parse_queue
 from gantrymq.broker.consuming.scans import Scans
 from gantrymq.broker.matches import Tap
@@ -40,6 +41,7 @@ from gantrymq.model.tables.message_rows import row_of, table_of_message
 from gantrymq.store.cold import Cold
 
 if TYPE_CHECKING:
+    from gantrymq.broker.tables.slots import Under
     from gantrymq.store.reader import StoreReader
 
 log = logging.getLogger(__name__)
@@ -392,12 +394,15 @@ class LocalBrokerPort:
             self._broker.queues.used(found)
 
     def take_seat(
-        self, cursor: int, terms: Terms, on_turn: Callable[[int, bool], None], token: Any, on_done: Done
-    ) -> None:
+        self, cursor: int, terms: Terms, on_turn: Callable[[int, bool], None], token: Any, on_done: Done,
+        *, under: Under | None = None,
+    ) -> None:  # fmt: skip
         try:
+            if under is not None:
+                self._broker.slots.check(under)
             found = self._broker.cursors.get(cursor)
             self._broker.queues.used(found)
-            seat = self._broker.seats.take(found, self._number, terms, on_turn)
+            seat = self._broker.seats.take(found, self._number, terms, on_turn, NO_SLOT if under is None else under[0])
         except GantryError as error:
             on_done(token, error)
             return
@@ -525,16 +530,37 @@ class LocalBrokerPort:
             self._watched_tables.append((table, on_change))
         on_done(token, readable(table, self._broker.tables.rows(table)))
 
-    def take_lease(self, name: str, force: bool, on_lost: Callable[[str], None], token: Any, on_done: Done) -> None:
+    def take_lease(
+        self, name: str, force: bool, on_lost: Callable[[str], None], token: Any, on_done: Done,
+        *, under: Under | None = None,
+    ) -> None:  # fmt: skip
+        """As LeasePort.take_lease. `under`: NOT_OWNER if this broker does not decide about that slot under that epoch."""
         try:
-            epoch = self._broker.leases.take(name, force, self, on_lost)
+            if under is not None:
+                self._broker.slots.check(under)
+            epoch = self._broker.leases.take(name, force, self, on_lost, NO_SLOT if under is None else under[0])
         except GantryError as error:
             on_done(token, error)
             return
         on_done(token, epoch)
 
-    def is_free(self, name: str, token: Any, on_done: Done) -> None:
+    def is_free(self, name: str, token: Any, on_done: Done, *, under: Under | None = None) -> None:
+        try:
+            if under is not None:
+                self._broker.slots.check(under)
+        except GantryError as error:
+            on_done(token, error)
+            return
         on_done(token, self._broker.leases.is_free(name))
+
+    def stop_slots(self, wanted: Sequence[Under], only_free: bool, token: Any, on_done: Done) -> None:
+        """See `Slots.stop`."""
+        try:
+            result = self._broker.slots.stop(wanted, only_free)
+        except GantryError as error:
+            on_done(token, error)
+            return
+        on_done(token, result)
 
     def drop_lease(self, name: str, epoch: int) -> None:
         self._broker.leases.drop(name, epoch)

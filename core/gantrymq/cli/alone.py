@@ -19,9 +19,15 @@ Topic = Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=completion
 
 
 def cluster(
-    json_: Json = False, watching: Watch = False, interval: Interval = 2.0, nameserver: Nameserver = None
+    context: typer.Context,
+    json_: Json = False,
+    watching: Watch = False,
+    interval: Interval = 2.0,
+    nameserver: Nameserver = None,
 ) -> None:
-    """Clusters, brokers and nameservers at a glance."""
+    """Clusters, brokers and nameservers at a glance; with a COMMAND: which broker decides about which names."""
+    if context.invoked_subcommand is not None:
+        return
     from gantrymq.cli.commands.brokers import do_cluster
 
     options.run(do_cluster, nameserver, again=watching, interval_s=interval, as_lines=json_)

@@ -165,7 +165,11 @@ broker_app.callback(
 )(run_broker)
 app.add_typer(broker_app, name="broker")
 
-for command in (alone.cluster, alone.trace, alone.top, alone.send, alone.pull, alone.query):
+cluster_app = typer.Typer(cls=group_of("cluster", ["gantrymq.cli.commands.slots"]))
+cluster_app.callback(invoke_without_command=True)(alone.cluster)
+app.add_typer(cluster_app, name="cluster")
+
+for command in (alone.trace, alone.top, alone.send, alone.pull, alone.query):
     app.command()(command)
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gantrymq.broker.port import BrokerPort, Start, Terms
 from gantrymq.cluster.names import tag_of
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.net.procedures.driver import Steps
+from gantrymq.net.procedures.driver import Call, Steps, pause
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gantrymq.broker.port import Done
+    from gantrymq.broker.tables.slots import Under
+    from gantrymq.cluster.slots.view import SlotView
     from gantrymq.net.api import Wheel
     from gantrymq.services import Turn
 
@@ -24,6 +27,12 @@ MISSED_MAX: Final = 100_000
 """Routes that a group missed, by name; beyond them it missed "some", whatever is removed: some 10 MB a group."""
 SOME_ROUTES: Final = ""
 """In place of the names of routes that a group missed."""
+ASK_MS: Final = 3_000
+"""How long a request waits for the owner of its slot: for the end of a move, or for what a group that started has to hear first."""
+AGAIN_MS: Final = 50
+"""Between two tries."""
+RETRY_MS: Final = 500
+"""Before leases and seats that are to follow their slots are tried again where the new owner did not answer for it."""
 
 
 class GroupPort(BrokerPort, Protocol):
@@ -31,6 +40,25 @@ class GroupPort(BrokerPort, Protocol):
 
     up: bool
     """Connected; false before the calls that were open are answered with UNAVAILABLE."""
+
+    def take_lease(
+        self, name: str, force: bool, on_lost: Callable[[str], None], token: object, on_done: Done,
+        *, under: Under | None = None,
+    ) -> None:  # fmt: skip
+        """`under`: NOT_OWNER if the group does not decide about that slot under that epoch."""
+
+    def is_free(self, name: str, token: object, on_done: Done, *, under: Under | None = None) -> None:
+        """As `take_lease`."""
+
+    def take_seat(
+        self, cursor: int, terms: Terms, on_turn: Callable[[int, bool], None], token: object, on_done: Done,
+        *, under: Under | None = None,
+    ) -> None:  # fmt: skip
+        """As `take_lease`."""
+
+    def stop_slots(self, wanted: Sequence[Under], only_free: bool, token: object, on_done: Done) -> None:
+        """The group answers no more for these slots, if it is their owner under these epochs and, `only_free`, nothing of them is held. Result: (its
+        start, the slots)."""
 
     def close(self) -> None:
         """End it for good."""
@@ -141,6 +169,8 @@ class Cluster(Protocol):
 
     def members_changed(self) -> None: ...
 
+    slots: SlotView
+
     def home(self, name: str) -> Group: ...
 
     def number(self) -> int: ...
@@ -224,3 +254,24 @@ class ClusterCursor:
             parts = parts[at:] + parts[:at]
             parts.sort(key=lambda part: not part.group.draining)
         return parts
+
+
+def ask_owner(cluster: Cluster, name: str, ask: Callable[[Group, Under | None], Call]) -> Steps:
+    """Ask the group that decides about a name. Returns (group, result). A group that does not, or not any more, is followed by who does, 3 s at most;
+    then UNAVAILABLE."""
+    until_ms = cluster.wheel.now_ms() + ASK_MS
+    while True:
+        group = cluster.home(name)
+        try:
+            result: Any = yield ask(group, cluster.slots.under(name))
+            return group, result
+        except GantryError as error:
+            if error.code is not ErrorCode.NOT_OWNER:
+                raise
+            if cluster.wheel.now_ms() >= until_ms:
+                raise GantryError(ErrorCode.UNAVAILABLE, error.text) from None
+        yield pause(partial(_later, cluster))
+
+
+def _later(cluster: Cluster, go_on: Callable[[], None]) -> None:
+    cluster.wheel.call_at(cluster.wheel.now_ms() + AGAIN_MS, lambda now_ms: go_on())

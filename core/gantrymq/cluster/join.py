@@ -24,6 +24,7 @@ from gantrymq.broker.tables.group_tables import (
     STATE_TABLE,
     TAG,
 )
+from gantrymq.broker.tables.slot_table import SLOTS_TABLE
 from gantrymq.broker.topics import PERM_WRITE
 from gantrymq.cluster.group import Group
 from gantrymq.cluster.names import cluster_light, split_light
@@ -146,8 +147,11 @@ def _learn(cluster: Cluster, group: Group) -> Steps:
     group.topics.clear()
     group.inherited.clear()
     group.lights.clear()
-    for table, watcher in (("topic", topic), (LIGHTS_TABLE, light), (STATE_TABLE, state)):
+    slots = cluster.slots.learn
+    for table, watcher in ((SLOTS_TABLE, slots), ("topic", topic), (LIGHTS_TABLE, light), (STATE_TABLE, state)):
         rows: dict[str, bytes] = yield partial(group.port.watch_table, table, watcher)
+        if table == SLOTS_TABLE:
+            cluster.slots.refuse_another(group.name, rows)
         for key, value in rows.items():
             watcher(key, value)
     # The rows of the last loop: its disk may be another one than before.

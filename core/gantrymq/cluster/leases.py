@@ -7,10 +7,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.broker.port import Done
+from gantrymq.cluster.group import RETRY_MS, ask_owner
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.net.procedures.driver import Gathering, Steps, run
+from gantrymq.net.procedures.driver import Call, Gathering, Steps, run
 
 if TYPE_CHECKING:
+    from gantrymq.broker.tables.slots import Under
     from gantrymq.cluster.group import Cluster, Group
 
 MOVED_AT_ONCE: Final = 128
@@ -37,6 +39,7 @@ class ClusterLeases:
         self._held: dict[str, _Lease] = {}
         self._moving = False
         self._again = False
+        self._waiting = False
 
     def forget(self) -> None:
         """Every group is gone."""
@@ -44,28 +47,22 @@ class ClusterLeases:
 
     def take(self, name: str, force: bool, on_lost: Callable[[str], None], token: Any, on_done: Done) -> None:
         """As LeasePort.take_lease. Held here at a group that is no longer the name's home: moved later, and decided there."""
-        try:
-            group = self._cluster.home(f"lease/{name}")
-        except GantryError as error:
-            on_done(token, error)
-            return
-        old = self._held.get(name)
-        if old is not None and old.group is not group:
-            if not force:
-                on_done(token, GantryError(ErrorCode.LEASE_HELD, f"{name} is held by another connection"))
-                return
-            self._drop(name, old)
-            old.on_lost(name)
+        run(self._take(name, force, on_lost), partial(on_done, token))
 
-        def taken(token: Any, result: Any) -> None:
-            if isinstance(result, GantryError):
-                on_done(token, result)
-                return
-            epoch = self._cluster.number()
-            self._held[name] = _Lease(group, epoch, result, on_lost)
-            on_done(token, epoch)
+    def _take(self, name: str, force: bool, on_lost: Callable[[str], None]) -> Steps:
+        def at(group: Group, under: Under | None) -> Call:
+            old = self._held.get(name)
+            if old is not None and old.group is not group:
+                if not force:
+                    raise GantryError(ErrorCode.LEASE_HELD, f"{name} is held by another connection")
+                self._drop(name, old)
+                old.on_lost(name)
+            return partial(group.port.take_lease, name, force, partial(self._lost_at, group), under=under)
 
-        group.port.take_lease(name, force, partial(self._lost_at, group), token, taken)
+        group, inner = yield from ask_owner(self._cluster, _key(name), at)
+        epoch = self._cluster.number()
+        self._held[name] = _Lease(group, epoch, inner, on_lost)
+        return epoch
 
     def is_free(self, name: str, token: Any, on_done: Done) -> None:
         """As LeasePort.is_free: only a home that all gateways have found (again) knows it."""
@@ -73,13 +70,22 @@ class ClusterLeases:
         if home is None or not home.settled or name in self._held:
             on_done(token, False)
         else:
-            home.port.is_free(name, token, on_done)
+            home.port.is_free(
+                name,
+                token,
+                lambda token, result: on_done(token, _free(result)),
+                under=self._cluster.slots.under(_key(name)),
+            )
 
     def _lost_at(self, group: Group, name: str) -> None:
         lease = self._held.get(name)
-        if lease is not None and lease.group is group:
-            del self._held[name]
-            lease.on_lost(name)
+        if lease is None or lease.group is not group:
+            return
+        if self._cluster.slots.known and self._cluster.slots.owner(_key(name)) != group.name:
+            self.rehome()  # with its slot: the new owner decides
+            return
+        del self._held[name]
+        lease.on_lost(name)
 
     def drop(self, name: str, epoch: int) -> None:
         """As LeasePort.drop_lease."""
@@ -98,9 +104,13 @@ class ClusterLeases:
                 yield from self._take_again(name, lease, group)
 
     def _take_again(self, name: str, lease: _Lease, group: Group) -> Steps:
+        under = self._cluster.slots.under(_key(name))
         try:
-            inner: int = yield partial(group.port.take_lease, name, False, partial(self._lost_at, group))
+            inner: int = yield partial(group.port.take_lease, name, False, partial(self._lost_at, group), under=under)
         except GantryError as error:
+            if error.code is ErrorCode.NOT_OWNER:
+                self._again_later()
+                return
             if error.code is not ErrorCode.LEASE_HELD:
                 raise
             if self._held.get(name) is lease:
@@ -136,7 +146,7 @@ class ClusterLeases:
 
     def _home(self, name: str) -> Group | None:
         try:
-            return self._cluster.home(f"lease/{name}")
+            return self._cluster.home(_key(name))
         except GantryError:
             return None
 
@@ -149,6 +159,26 @@ class ClusterLeases:
 
     def _moved(self, result: Any) -> None:
         self._moving = False
+
+    def _again_later(self) -> None:
+        """The owner of a lease's slot has not heard yet that it is, or waits for the metadata group."""
+        if not self._waiting:
+            self._waiting = True
+            self._cluster.wheel.call_at(self._cluster.wheel.now_ms() + RETRY_MS, self._wait_is_over)
+
+    def _wait_is_over(self, now_ms: int) -> None:
+        self._waiting = False
+        self.rehome()
+
+
+def _key(name: str) -> str:
+    """The name of a lease among all names."""
+    return f"lease/{name}"
+
+
+def _free(result: Any) -> Any:
+    """Who does not decide does not know."""
+    return False if isinstance(result, GantryError) and result.code is ErrorCode.NOT_OWNER else result
 
 
 def _gather(calls: Sequence[Callable[[Any, Done], None]], token: Any, on_done: Done) -> None:

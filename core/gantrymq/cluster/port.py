@@ -29,6 +29,7 @@ from gantrymq.cluster.names import (
     split_light,
 )
 from gantrymq.cluster.pieces import Piece, submit_pieces
+from gantrymq.cluster.slots.view import SlotView
 from gantrymq.cluster.tables import ClusterTables
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.limits import BODY_BYTES_CEILING
@@ -80,6 +81,7 @@ class ClusterPort:
         self.withdrawn: set[str] = set()
         """Routes that were removed, and not made again, since the first of these joins: those have read of them before, or read them now."""
         self._chosen: dict[str, Group] = {}
+        self.slots = SlotView(turn, self.members_changed)
         self._tables = ClusterTables(self)
         self._cursors = ClusterCursors(self)
         self.places: dict[str, list[tuple[Group, int]]] = {}
@@ -212,7 +214,13 @@ class ClusterPort:
         self._tables.forget()
 
     def home(self, name: str) -> Group:
-        """Where `name` is at home; raises UNAVAILABLE if that group is not there."""
+        """Where `name` is at home: at the owner of its slot, where there are slots. Raises UNAVAILABLE if that group is not there."""
+        if self.slots.known:
+            owner = self.slots.owner(name)
+            found = next((group for group in self._ready if group.name == owner), None)
+            if found is None:
+                raise unavailable(owner)
+            return found
         registered = [group for group in self.groups if group.registered or group.ready]
         registered = [group for group in registered if not group.draining] or registered
         if not registered:

@@ -12,14 +12,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gantrymq.broker.port import Done, Terms
-from gantrymq.cluster.group import ClusterSeat
+from gantrymq.cluster.group import RETRY_MS, ClusterSeat, ask_owner
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.net.procedures.driver import Steps, run
+from gantrymq.net.procedures.driver import Call, Steps, run
 
 if TYPE_CHECKING:
+    from gantrymq.broker.tables.slots import Under
     from gantrymq.cluster.group import Cluster, ClusterCursor, Group, Part
 
 log = logging.getLogger(__name__)
+
+
+def _key(cursor: ClusterCursor) -> str:
+    """The name of its consumers among all names."""
+    return f"seat/{cursor.queue}/{cursor.name}"
 
 
 class ClusterSeats:
@@ -27,10 +33,14 @@ class ClusterSeats:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self._waiting = False
 
     def _home(self, cursor: ClusterCursor) -> Part:
         """Raises UNAVAILABLE."""
-        group = self._cluster.home(f"seat/{cursor.queue}/{cursor.name}")
+        return self._part_at(cursor, self._cluster.home(_key(cursor)))
+
+    @staticmethod
+    def _part_at(cursor: ClusterCursor, group: Group) -> Part:
         part = cursor.parts.get(group.index)
         if part is None:
             raise GantryError(
@@ -53,11 +63,14 @@ class ClusterSeats:
         run(self._take_at(cursor, seat), taken)
 
     def _take_at(self, cursor: ClusterCursor, seat: ClusterSeat) -> Steps:
-        part = self._home(cursor)
-        found = yield partial(
-            part.group.port.take_seat, part.local, seat.terms, partial(self._turned, cursor, seat, part.group)
-        )
-        seat.group, seat.inner, seat.active = part.group, found[0], found[1]
+        def at(group: Group, under: Under | None) -> Call:
+            part = self._part_at(cursor, group)
+            return partial(
+                group.port.take_seat, part.local, seat.terms, partial(self._turned, cursor, seat, group), under=under
+            )
+
+        group, found = yield from ask_owner(self._cluster, _key(cursor), at)
+        seat.group, seat.inner, seat.active = group, found[0], found[1]
 
     @staticmethod
     def _turned(cursor: ClusterCursor, seat: ClusterSeat, group: Group, _inner: int, active: bool) -> None:
@@ -91,12 +104,27 @@ class ClusterSeats:
             if seat.group is not part.group and seat.number in cursor.seats:
                 yield from self._move(cursor, seat)
 
+    def _again_later(self) -> None:
+        """The owner of a queue's slot did not answer for it."""
+        if not self._waiting:
+            self._waiting = True
+            self._cluster.wheel.call_at(self._cluster.wheel.now_ms() + RETRY_MS, self._wait_is_over)
+
+    def _wait_is_over(self, now_ms: int) -> None:
+        self._waiting = False
+        self._cluster.members_changed()
+
     def _move(self, cursor: ClusterCursor, seat: ClusterSeat) -> Steps:
         old, inner, was_active = seat.group, seat.inner, seat.active
+        seat.group = None  # what the old home says of it meanwhile does not count
         try:
             yield from self._take_at(cursor, seat)
         except GantryError as error:
-            log.warning("a consumer of queue %s is not registered any more: %s", cursor.queue, error.text)
+            seat.group = old
+            if error.code is ErrorCode.UNAVAILABLE:
+                self._again_later()
+            else:
+                log.warning("a consumer of queue %s is not registered any more: %s", cursor.queue, error.text)
             return
         part = cursor.parts.get(old.index) if old is not None else None
         if part is not None:

@@ -32,6 +32,7 @@ class ErrorCode(Enum):
     OFFSET_OUT_OF_RANGE = "offset out of range"
     LEASE_HELD = "held by another connection"
     LEASE_LOST = "taken over by another connection"
+    NOT_OWNER = "another broker group decides about it"
     BUSY = "server busy"
     STORE_FULL = "no space left in the store"
     STORE_FAILED = "store stopped after an I/O error"

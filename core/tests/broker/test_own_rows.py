@@ -55,6 +55,7 @@ GARBAGE: dict[str, list[tuple[str, bytes]]] = {
     "cluster": [("tag/x", b"1"), ("member", b"\xff")],
     "cluster_light": [("x", b"1"), ("1", b"x")],
     "cluster_gone": [("k", b"\xff")],
+    "cluster_slot": [("7", b"{"), ("1024", b"{\"owner\":\"a\",\"epoch\":1}"), ("head", b"[]"), ("group/b", b"{}")],
     "auth_user": [("u", b"{"), ("u", b'{"name":1}')],
     "auth_token": [("t", b"{"), ("t", b'{"id":"t","user":"u","hash":"x","expires_ms":1}')],
     "auth_policy": [("user:u", b"[]"), ("user:u", b'{"subject":"user:u"}')],

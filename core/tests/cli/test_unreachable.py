@@ -64,7 +64,8 @@ def commands() -> Iterator[list[str]]:
         if hasattr(command, "commands"):
             for name, inner in command.commands.items():
                 yield from walk(inner, [*path, name])
-            return
+            if not (path and command.invoke_without_command):
+                return
         names = {parameter.name for parameter in command.params}
         if "nameserver" not in names or "free_ports" in names or path[0] == "config":  # servers, and their settings
             return

@@ -51,7 +51,7 @@ class Line:
             elif answers:
                 number = next(self.numbers)
                 self.open[number] = (*args[-2:], _cut(name, args))
-                getattr(self.port, name)(*args[:-2], number, self._answered)
+                getattr(self.port, name)(*args[:-2], number, self._answered, **options)
             else:
                 getattr(self.port, name)(*args, **options)
 

@@ -10,13 +10,18 @@ LEASES_MAX = 1_000_000
 """One per connected MQTT client or exclusive queue; more than a process can have connections."""
 
 
-class _Lease:
-    __slots__ = ("epoch", "on_lost", "owner")
+NO_SLOT = -1
+"""Of a lease or seat that is this broker's whatever becomes of slots."""
 
-    def __init__(self, epoch: int, owner: object, on_lost: Callable[[str], None]) -> None:
+
+class _Lease:
+    __slots__ = ("epoch", "on_lost", "owner", "slot")
+
+    def __init__(self, epoch: int, owner: object, on_lost: Callable[[str], None], slot: int) -> None:
         self.epoch = epoch
         self.owner = owner
         self.on_lost = on_lost
+        self.slot = slot
 
 
 class Leases:
@@ -26,8 +31,8 @@ class Leases:
         self._held: dict[str, _Lease] = {}
         self._epoch = 0
 
-    def take(self, name: str, force: bool, owner: object, on_lost: Callable[[str], None]) -> int:
-        """The new epoch. Raises LEASE_HELD unless `force`; with it the old holder's `on_lost` is called first."""
+    def take(self, name: str, force: bool, owner: object, on_lost: Callable[[str], None], slot: int = NO_SLOT) -> int:
+        """The new epoch; `slot`: it ends when that goes to another group. Raises LEASE_HELD unless `force`; with it the old holder's `on_lost` is called first."""
         old = self._held.get(name)
         if old is not None:
             if not force:
@@ -37,7 +42,7 @@ class Leases:
         elif len(self._held) >= LEASES_MAX:
             raise GantryError(ErrorCode.LIMIT_REACHED, f"{LEASES_MAX} leases are held")
         self._epoch += 1
-        self._held[name] = _Lease(self._epoch, owner, on_lost)
+        self._held[name] = _Lease(self._epoch, owner, on_lost, slot)
         return self._epoch
 
     def is_free(self, name: str) -> bool:
@@ -54,3 +59,13 @@ class Leases:
         """Everything that a lost port held; nobody is told."""
         for name in [name for name, lease in self._held.items() if lease.owner is owner]:
             del self._held[name]
+
+    def slots(self) -> set[int]:
+        """Slots of all that is held."""
+        return {lease.slot for lease in self._held.values()}
+
+    def drop_slots(self, slots: set[int]) -> None:
+        """Another group decides about these: their holders are told."""
+        for name, lease in [(name, lease) for name, lease in self._held.items() if lease.slot in slots]:
+            del self._held[name]
+            lease.on_lost(name)

@@ -306,6 +306,10 @@ async def do_drain(admin: Admin, broker: str, undo: bool, wait: bool, timeout_s:
         CONSOLE.print(f"broker [bold]{plain(broker)}[/bold] takes new messages again")
         return
     CONSOLE.print(f"broker [bold]{plain(broker)}[/bold] takes no new messages any more")
+    if (await tools.overview(admin, address)).get("slots", {}).get("owned"):
+        from gantrymq.cli.commands.slots import do_rebalance
+
+        await do_rebalance(admin, leaving=broker)
     if wait:
         await _wait_until_empty(admin, broker, address, timeout_s)
 
@@ -353,34 +357,9 @@ def forget(
 ) -> None:
     """A broker is gone for good, with its disk: another one decides about the queues that it made."""
     options.confirm(f"Is broker {broker} gone for good? What only it had is lost.", yes)
-    options.run(do_forget, nameserver, broker=broker)
+    from gantrymq.cli.commands.slots import pass_queues_on
 
-
-async def do_forget(admin: Admin, broker: str) -> None:
-    """A successor for its tag, as where a broker was drained: bindings and subscriptions of its queues can be changed again."""
-    from gantrymq.cluster.names import home_of, tag_of
-
-    if broker in (await admin.cluster()).brokers:
-        raise GantryError(
-            ErrorCode.ILLEGAL_ARGUMENT,
-            f"broker {broker!r} is registered, so it is there: take it out with `gantry broker drain {broker}`, or stop it first",
-        )
-    masters = await tools.masters(admin)
-    states = {name: await tools.light_makers(admin, address) for name, address in masters.items()}
-    deciding = {tag: name for name, state in states.items() for tag in state["inherited"]}
-    deciding |= {0 if state["first"] else tag_of(name): name for name, state in states.items()}
-    made = {tag for state in states.values() for tag in state["makers"]}
-    # A broker that gateways used alone has tag 0, whatever its name.
-    tag = tag_of(broker) if tag_of(broker) in made else 0
-    if tag in deciding or tag not in made:
-        who = f": {deciding[tag]} decides about them" if tag and tag in deciding else ""
-        raise GantryError(
-            ErrorCode.ILLEGAL_ARGUMENT, f"no broker waits for queues that {broker!r} made{who}; nothing is changed"
-        )
-    staying = [name for name, address in masters.items() if not (await tools.overview(admin, address))["draining"]]
-    successor = home_of(f"tag/{tag}", staying or masters)
-    await tools.inherit(admin, masters[successor], tag, broker)
-    CONSOLE.print(f"broker [bold]{plain(successor)}[/bold] decides about the queues that {plain(broker)} made")
+    options.run(pass_queues_on, nameserver, broker=broker)
 
 
 async def do_cluster(admin: Admin, again: bool, interval_s: float, as_lines: bool) -> None:

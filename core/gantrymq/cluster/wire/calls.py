@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
+from gantrymq.broker.tables.slot_table import SLOTS
 from gantrymq.cluster.wire.codec import GatewayCode
 from gantrymq.model import names, sysflag
 from gantrymq.model import properties as props
@@ -21,6 +22,8 @@ from gantrymq.model.tables.message_rows import queues_of
 Natural = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Int32 = Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
 QueueId = Annotated[int, Meta(ge=-1, le=(1 << 31) - 1)]
+
+Under = tuple[Annotated[int, Meta(ge=0, lt=SLOTS)], Natural]
 
 Settled = tuple[Natural, Natural, Annotated[int, Meta(ge=0, le=3)]]
 
@@ -83,7 +86,7 @@ ARGUMENTS: Final[dict[int, Any]] = {
     GatewayCode.OPEN_CURSOR: tuple[str, str, str, Natural],
     GatewayCode.DELETE_CURSOR: tuple[Natural],
     GatewayCode.SET_POLICY: tuple[Natural, bytes],
-    GatewayCode.TAKE_SEAT: tuple[Natural, bool, bool, Int32],
+    GatewayCode.TAKE_SEAT: tuple[Natural, bool, bool, Int32, Under | None],
     GatewayCode.LEAVE_SEAT: tuple[Natural, Natural],
     GatewayCode.RANK: tuple[Natural, Int32],
     GatewayCode.ACQUIRE: tuple[Natural, Natural, Natural, Natural],
@@ -99,9 +102,10 @@ ARGUMENTS: Final[dict[int, Any]] = {
     GatewayCode.PUT_IF: tuple[str, list[tuple[str, bytes | None, bytes | None]]],
     GatewayCode.PUT_TOGETHER: tuple[str, str, bytes | None, list[tuple[str, bytes | None]]],
     GatewayCode.WATCH_TABLE: tuple[str, bool],
-    GatewayCode.TAKE_LEASE: tuple[str, bool],
-    GatewayCode.IS_FREE: tuple[str],
+    GatewayCode.TAKE_LEASE: tuple[str, bool, Under | None],
+    GatewayCode.IS_FREE: tuple[str, Under | None],
     GatewayCode.DROP_LEASE: tuple[str, Natural],
+    GatewayCode.STOP_SLOTS: tuple[Annotated[list[Under], Meta(max_length=SLOTS)], bool],
 }
 """Arguments of each call, in order."""
 

@@ -27,6 +27,7 @@ from gantrymq.broker.port import (
     TopicInfo,
     refused_for_now,
 )
+from gantrymq.broker.tables.slots import Under
 from gantrymq.cluster.wire.codec import (
     PROTOCOL_VERSION,
     GatewayCode,
@@ -444,13 +445,14 @@ class RemoteBrokerPort:
         self._one_way(GatewayCode.WATCH, [cursor, on_ready is not None])
 
     def take_seat(
-        self, cursor: int, terms: Terms, on_turn: Callable[[int, bool], None], token: Any, on_done: Done
-    ) -> None:
+        self, cursor: int, terms: Terms, on_turn: Callable[[int, bool], None], token: Any, on_done: Done,
+        *, under: Under | None = None,
+    ) -> None:  # fmt: skip
         def taken(row: list[Any]) -> tuple[int, bool]:
             self._seats[cursor, row[0]] = on_turn
             return row[0], row[1]
 
-        arguments = [cursor, terms.exclusive, terms.single, terms.rank]
+        arguments = [cursor, terms.exclusive, terms.single, terms.rank, under]
         self._call(GatewayCode.TAKE_SEAT, arguments, token, on_done, taken)
 
     def leave_seat(self, cursor: int, seat: int, token: Any, on_done: Done) -> None:
@@ -556,16 +558,23 @@ class RemoteBrokerPort:
 
         self._call(code, arguments, token, part, convert)
 
-    def take_lease(self, name: str, force: bool, on_lost: Callable[[str], None], token: Any, on_done: Done) -> None:
+    def take_lease(
+        self, name: str, force: bool, on_lost: Callable[[str], None], token: Any, on_done: Done,
+        *, under: Under | None = None,
+    ) -> None:  # fmt: skip
         def taken(epoch: int) -> int:
             # A holder of this very gateway was told by a notice that came before this answer.
             self._leases[name] = (epoch, on_lost)
             return epoch
 
-        self._call(GatewayCode.TAKE_LEASE, [name, force], token, on_done, taken)
+        self._call(GatewayCode.TAKE_LEASE, [name, force, under], token, on_done, taken)
 
-    def is_free(self, name: str, token: Any, on_done: Done) -> None:
-        self._call(GatewayCode.IS_FREE, [name], token, on_done)
+    def is_free(self, name: str, token: Any, on_done: Done, *, under: Under | None = None) -> None:
+        self._call(GatewayCode.IS_FREE, [name, under], token, on_done)
+
+    def stop_slots(self, wanted: Sequence[Under], only_free: bool, token: Any, on_done: Done) -> None:
+        """Result: the group's start, and which of the slots it answers for no more."""
+        self._call(GatewayCode.STOP_SLOTS, [list(wanted), only_free], token, on_done, lambda row: (row[0], row[1]))
 
     def drop_lease(self, name: str, epoch: int) -> None:
         lease = self._leases.get(name)

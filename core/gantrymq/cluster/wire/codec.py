@@ -17,7 +17,7 @@ from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.model.tables.message_rows import table_of_message
 
-PROTOCOL_VERSION: Final = 6
+PROTOCOL_VERSION: Final = 7
 
 
 class GatewayCode(IntEnum):
@@ -60,6 +60,7 @@ class GatewayCode(IntEnum):
     DROP_LEASE = 60041
     IS_FREE = 60042
     PUT_TOGETHER = 60043
+    STOP_SLOTS = 60044
     NOTICE_READY = 60060
     NOTICE_RECORDS = 60061
     NOTICE_TABLE = 60062

@@ -198,8 +198,8 @@ class GatewaySession:
             GatewayCode.SETTLE: lambda items: port.settle([(item[0], item[1], Outcome(item[2])) for item in items]),
             GatewayCode.RELEASE: port.release,
             GatewayCode.WATCH: lambda cursor, on: port.watch(cursor, self._ready if on else None),
-            GatewayCode.TAKE_SEAT: lambda cursor, exclusive, single, rank, token, done: port.take_seat(
-                cursor, Terms(exclusive, single, rank), partial(self._turn, cursor), token, done
+            GatewayCode.TAKE_SEAT: lambda cursor, exclusive, single, rank, under, token, done: port.take_seat(
+                cursor, Terms(exclusive, single, rank), partial(self._turn, cursor), token, done, under=under
             ),
             GatewayCode.LEAVE_SEAT: port.leave_seat,
             GatewayCode.RANK: port.rank,
@@ -210,11 +210,12 @@ class GatewaySession:
             GatewayCode.PUT_IF: self._put_if,
             GatewayCode.PUT_TOGETHER: self._put_together,
             GatewayCode.WATCH_TABLE: self._watch_table,
-            GatewayCode.TAKE_LEASE: lambda name, force, token, done: port.take_lease(
-                name, force, self._lease_lost, token, done
+            GatewayCode.TAKE_LEASE: lambda name, force, under, token, done: port.take_lease(
+                name, force, self._lease_lost, token, done, under=under
             ),
             GatewayCode.DROP_LEASE: port.drop_lease,
-            GatewayCode.IS_FREE: port.is_free,
+            GatewayCode.IS_FREE: lambda name, under, token, done: port.is_free(name, token, done, under=under),
+            GatewayCode.STOP_SLOTS: port.stop_slots,
         }
 
     def handle(self, command: Command) -> None:

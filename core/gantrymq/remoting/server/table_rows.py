@@ -10,6 +10,8 @@ from gantrymq.auth import rows as auth_rows
 from gantrymq.broker import own_rows
 from gantrymq.broker.row_checks import RowCheck
 from gantrymq.broker.tables.group_tables import GONE_TABLE, LIGHTS_TABLE, STATE_TABLE, TAG
+from gantrymq.broker.tables.slot_table import SLOTS_TABLE
+from gantrymq.broker.tables.slot_table import check_row as check_slot
 from gantrymq.model.groups import GroupConfig
 from gantrymq.remoting.json_bodies import decode
 from gantrymq.remoting.server.pop import modes as pop_modes
@@ -47,5 +49,6 @@ CHECKS: Final[Mapping[str, RowCheck]] = {
     LIGHTS_TABLE: _check_light,
     STATE_TABLE: _check_state,
     GONE_TABLE: _check_gone,
+    SLOTS_TABLE: check_slot,
 }
 """By table."""

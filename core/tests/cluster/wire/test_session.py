@@ -122,7 +122,7 @@ def test_a_lease_given_up_late_is_not_the_one_that_was_taken_since(bench: Bench)
     second = bench.call("take_lease", "c", True, lambda name: lost.append("second"))
     assert lost == ["first"]
     bench.port.drop_lease("c", first)
-    Asker(bench).ask(GatewayCode.TAKE_LEASE, "c", True)
+    Asker(bench).ask(GatewayCode.TAKE_LEASE, "c", True, None)
     bench.quiet()
     assert lost == ["first", "second"]
     bench.port.drop_lease("c", second)

@@ -1,0 +1,142 @@
+"""What a broker knows of the slots: whether it is the one that decides about a name, under the epoch that a request has.
+
+It starts with the copy of its own table, and answers for no slot before the metadata group has heard of its start (cluster/slots/keeping.py):
+its slots may have been given away meanwhile. A slot that goes to another group is stopped here first; leases and seats of it end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from gantrymq.broker.tables.slot_table import SLOTS_TABLE, SlotTable
+from gantrymq.model.errors import ErrorCode, GantryError
+
+if TYPE_CHECKING:
+    from gantrymq.broker.config import BrokerConfig
+    from gantrymq.broker.consuming.leases import Leases
+    from gantrymq.broker.consuming.seats import Seats
+    from gantrymq.broker.tables.tables import Tables
+    from gantrymq.services import Turn
+
+Under = tuple[int, int]
+"""A slot and its epoch, as whoever asks knows them."""
+
+_FOREVER: Final = -1
+
+
+class Slots:
+    """See the module. `keeper`: the metadata group; empty: this broker knows of no slots."""
+
+    def __init__(self, config: BrokerConfig, tables: Tables, turn: Turn, leases: Leases, seats: Seats) -> None:
+        self._tables = tables
+        self._turn = turn
+        self._leases = leases
+        self._seats = seats
+        self.name = config.name
+        self.keeper = config.metadata_group
+        self.table = SlotTable()
+        self.life = ""
+        """This start, random; empty: nobody has begun to keep the table."""
+        self.known = False
+        """The metadata group has heard of this start."""
+        self._on_stopped: Callable[[], None] = lambda: None
+        self._stopped: dict[int, int] = {}
+        """Epochs under which slots are answered no more."""
+        self._gone: set[int] = set()
+        """Slots of other groups now, whose leases and seats are to end in this turn."""
+        tables.watch(SLOTS_TABLE, self.learn)
+
+    def open(self) -> None:
+        """As Part.open."""
+        self.table = SlotTable(self._tables.rows(SLOTS_TABLE))
+
+    def close(self) -> None:
+        """As Part.close."""
+
+    def learn(self, key: str, value: bytes | None) -> None:
+        """A row of the table, this group's own or the metadata group's."""
+        slot = self.table.apply(key, value)
+        if slot is None:
+            return
+        self._stopped.pop(slot, None)
+        if self.table.slots[slot].owner != self.name:
+            if not self._gone:
+                self._turn.at_deliver(self._end)
+            self._gone.add(slot)
+
+    def _end(self) -> None:
+        """Behind the rows that say so: who watches them knows the new owner when he hears that he lost a lease here."""
+        gone, self._gone = {slot for slot in self._gone if self.table.slots[slot].owner != self.name}, set()
+        self._leases.drop_slots(gone)
+        self._seats.drop_slots(gone)
+
+    def begin(self, life: str, on_stopped: Callable[[], None]) -> None:
+        """Somebody keeps or follows the table from now on; `on_stopped` is called when slots were stopped."""
+        self.life = life
+        self._on_stopped = on_stopped
+
+    def why_silent(self) -> str:
+        """Why this broker answers for no slot; empty: it does for its own."""
+        table = self.table
+        if not self.keeper:
+            return f"broker {self.name} has no broker.metadata_group"
+        if table.head is None:
+            return f"broker {self.name} has no table of slots yet"
+        if table.head.keeper != self.keeper:
+            return f"broker {self.name} has broker.metadata_group={self.keeper}, and slots of a table that {table.head.keeper} keeps"
+        if self.name != self.keeper:
+            return (
+                ""
+                if self.known
+                else f"broker {self.name} has not reached its metadata group {self.keeper} since it started"
+            )
+        missing = [name for name, seen in table.groups.items() if seen.met != self.life]
+        if not self.life or table.head.life != self.life:
+            return f"broker {self.name} is starting"
+        if missing:
+            return f"the metadata group {self.name} waits for {', '.join(sorted(missing))}, which may know later changes of the slots"
+        return ""
+
+    def check(self, under: Under) -> None:
+        """Raise NOT_OWNER if this broker does not decide about the slot under that epoch."""
+        why = self.why_silent()
+        if why:
+            raise GantryError(ErrorCode.NOT_OWNER, why)
+        slot, epoch = under
+        have = self.table.slots.get(slot)
+        if have is None or have.epoch < epoch:
+            raise GantryError(ErrorCode.NOT_OWNER, f"broker {self.name} has not heard yet who has slot {slot}")
+        if have.epoch > epoch:
+            raise GantryError(
+                ErrorCode.NOT_OWNER, f"slot {slot} was asked for under an older epoch; it is {have.owner}'s now"
+            )
+        if have.owner != self.name:
+            raise GantryError(ErrorCode.NOT_OWNER, f"slot {slot} is {have.owner}'s, not {self.name}'s")
+        if self._stopped.get(slot, _FOREVER) == epoch:
+            raise GantryError(ErrorCode.NOT_OWNER, f"slot {slot} is on its way to another broker group")
+
+    def stop(self, wanted: Sequence[Under], only_free: bool) -> tuple[str, list[int]]:
+        """Answer no more for these slots, of which `only_free` takes those without leases and seats; until a later epoch says whose they are.
+        Returns this broker's start, and the slots. Raises NOT_OWNER."""
+        why = self.why_silent()
+        if why:
+            raise GantryError(ErrorCode.NOT_OWNER, why)
+        used = self._leases.slots() | self._seats.slots() if only_free else set()
+        found: list[int] = []
+        for slot, epoch in wanted:
+            have = self.table.slots.get(slot)
+            if have is not None and have.owner == self.name and have.epoch == epoch and slot not in used:
+                self._stopped[slot] = epoch
+                found.append(slot)
+        if found:
+            self._on_stopped()
+        return self.life, found
+
+    def stopped(self) -> dict[int, int]:
+        """Slots that are stopped, with their epochs."""
+        return dict(self._stopped)
+
+    def show(self) -> dict[str, Any]:
+        """For people."""
+        return {"keeper": self.keeper, "owned": len(self.table.owned_by(self.name)), "silent": self.why_silent()}

@@ -1,0 +1,244 @@
+"""`gantry cluster slots`, `rebalance` and `forget`: which broker group decides about which names, and how that changes."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.status import Status
+
+from gantrymq.broker.tables.slot_table import SLOTS_TABLE, SlotTable, balanced, given_away, version_of
+from gantrymq.cli import completion, options
+from gantrymq.cli.options import Json, Nameserver, Yes
+from gantrymq.cli.owned.places import reached
+from gantrymq.cli.screen import CONSOLE, Screen, number, plain, show_rows, table
+from gantrymq.client import tools
+from gantrymq.client.admin import Admin
+from gantrymq.cluster.slots import changes
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.net.procedures.driver import Steps, run
+
+if TYPE_CHECKING:
+    from gantrymq.cli.mqtt.reach import Tables
+    from gantrymq.cluster.group import Group
+
+cluster_app = typer.Typer()
+
+WITHOUT: str = "no broker here keeps a table of slots: give all of them the same broker.metadata_group"
+
+
+class Reached:
+    """The groups of a cluster with slots, as this command reaches them."""
+
+    def __init__(self, reach: Tables) -> None:
+        self.reach = reach
+        self.groups: dict[str, Group] = {group.name: group for group in reach.port.groups}  # type: ignore[attr-defined]
+
+    def at(self, name: str) -> Group:
+        """Raises UNAVAILABLE."""
+        group = self.groups.get(name)
+        if group is None or not group.port.up:
+            raise GantryError(ErrorCode.UNAVAILABLE, f"the broker group {name} does not answer")
+        return group
+
+    def is_there(self, name: str) -> bool:
+        """It answers."""
+        return name in self.groups and self.groups[name].port.up
+
+    @property
+    def keeper(self) -> str:
+        """The metadata group. Raises NOT_FOUND."""
+        head = self.reach.port.slots.table.head  # type: ignore[attr-defined]
+        if head is None:
+            raise GantryError(ErrorCode.NOT_FOUND, WITHOUT)
+        return str(head.keeper)
+
+    async def table(self) -> SlotTable:
+        """As the metadata group has it."""
+        return SlotTable(await self.reach.ask(self.at(self.keeper).port.watch_table, SLOTS_TABLE, None))
+
+    async def do(self, steps: Steps) -> Any:
+        """A procedure, awaited."""
+        return await self.reach.ask(lambda token, done: run(steps, partial(done, token)))
+
+
+def spans(numbers: list[int]) -> Iterator[str]:
+    """`0-3`, `7` and so on, of numbers in order."""
+    first = last = -2
+    for each in [*numbers, -2]:
+        if each != last + 1:
+            if first >= 0:
+                yield f"{first}-{last}" if first != last else str(first)
+            first = each
+        last = each
+
+
+@cluster_app.command()
+def slots(json_: Json = False, nameserver: Nameserver = None) -> None:
+    """Which broker decides about which of the 1,024 slots: a name's slot is where its leases and consumers are."""
+    options.run(do_slots, nameserver, as_lines=json_)
+
+
+async def do_slots(admin: Admin, as_lines: bool) -> None:
+    """A row per group."""
+    said: dict[str, Any] = {}
+    for name, address in (await tools.masters(admin)).items():
+        try:
+            said[name] = (await tools.overview(admin, address)).get("slots", {})
+        except GantryError:
+            continue
+    async with reached(admin) as reach:
+        found = Reached(reach)
+        keeper = found.keeper
+        known: SlotTable = reach.port.slots.table  # type: ignore[attr-defined]
+    rows: list[dict[str, Any]] = []
+    for name in sorted({keeper, *known.groups, *said, *[slot.owner for slot in known.slots.values()]}):
+        owned = known.owned_by(name)
+        state = said[name].get("silent", "") if name in said else "does not answer"
+        rows.append({
+            "broker": name, "slots": owned, "keeper": name == keeper, "silent": state,
+            "version": max([version_of(known.slots[slot].epoch) for slot in owned], default=0),
+        })  # fmt: skip
+
+    def make() -> Any:
+        made = table("broker", ">slots", ">since version", "which", "state")
+        for row in rows:
+            state = "[green]ok[/green]" if not row["silent"] else f"[red]{plain(row['silent'])}[/red]"
+            which = [*spans(row["slots"])]
+            shown = ", ".join(which[:4]) + (f" and {number(len(which) - 4)} more" if len(which) > 4 else "")
+            name = plain(row["broker"]) + (" (metadata group)" if row["keeper"] else "")
+            made.add_row(name, number(len(row["slots"])), number(row["version"]), shown or "-", state)
+        return made
+
+    show_rows(rows, as_lines, make, WITHOUT)
+
+
+@cluster_app.command()
+def rebalance(nameserver: Nameserver = None) -> None:
+    """Give every broker as many slots as the others. May be stopped at any time, and repeated.
+
+    Leases and consumers move with their slots; requests for them wait some milliseconds. A broker that is draining gets none, one that does not
+    answer keeps what it has.
+    """
+    options.run(do_rebalance, nameserver)
+
+
+async def do_rebalance(admin: Admin, leaving: str = "") -> None:
+    """`leaving`: that group keeps none, and only its slots move."""
+    async with reached(admin) as reach:
+        found = Reached(reach)
+        known = await found.table()
+        members = {found.keeper, *known.groups}
+        away = sorted([name for name in members if not found.is_there(name)])
+        staying = [name for name in members.difference(away) if name != leaving and not found.groups[name].draining]
+        if not staying:
+            raise GantryError(
+                ErrorCode.ILLEGAL_ARGUMENT, "no other broker is there to take the slots; nothing is changed"
+            )
+        if leaving:
+            plan = given_away(known, leaving, staying)
+        else:
+            for slot in [slot for slot, row in known.slots.items() if row.owner in away]:
+                del known.slots[slot]
+            plan = balanced(known, staying)
+        for name in away:
+            CONSOLE.print(f"[yellow]broker {plain(name)} does not answer: its slots stay where they are[/yellow]")
+        moved = await _move(found, known, plan)
+        CONSOLE.print(
+            f"{number(moved)} of {number(len(plan))} slots moved" if plan else "every broker has its share already"
+        )
+        if moved < len(plan):
+            raise GantryError(
+                ErrorCode.BUSY,
+                "some slots stayed: a broker was started meanwhile, or its table changed; repeat the command",
+            )
+
+
+async def _move(found: Reached, known: SlotTable, plan: dict[int, str]) -> int:
+    errors = Screen(stderr=True)
+    status = Status("", console=errors) if errors.draws else None
+    say: Callable[[str], object] = status.update if status is not None else lambda text: None
+    sources: dict[str, list[int]] = {}
+    for slot in sorted(plan):
+        sources.setdefault(known.slots[slot].owner, []).append(slot)
+    moved = 0
+    with status if status is not None else nullcontext():
+        for source, numbers in sorted(sources.items()):
+            for first in range(0, len(numbers), changes.AT_ONCE):
+                targets = {slot: plan[slot] for slot in numbers[first : first + changes.AT_ONCE]}
+                keeper, port = found.at(found.keeper).port, found.at(source).port
+                moved += len(await found.do(changes.move(keeper, port, known, targets, secrets.randbits, False)))
+                say(f"{moved} of {len(plan)} slots moved, {100 * moved // len(plan)} %")
+    return moved
+
+
+@cluster_app.command()
+def forget(
+    broker: Annotated[str, typer.Argument(metavar="BROKER", autocompletion=completion.brokers)],
+    yes: Yes = False,
+    nameserver: Nameserver = None,
+) -> None:
+    """A broker is gone for good: other ones decide about its slots, and about the queues that it made."""
+    options.confirm(f"Is broker {broker} gone for good? What only it had is lost.", yes)
+    options.run(do_forget, nameserver, broker=broker)
+
+
+async def do_forget(admin: Admin, broker: str) -> None:
+    """Its slots, empty, to the others; then its light queues' successor, if anybody waits for one."""
+    await _refuse_who_is_there(admin, broker)
+    async with reached(admin) as reach:
+        found = Reached(reach)
+        if broker == found.keeper:
+            raise GantryError(
+                ErrorCode.ILLEGAL_ARGUMENT, f"{broker!r} keeps the table of slots: it cannot be forgotten"
+            )
+        known = await found.table()
+        if broker not in known.groups and not known.owned_by(broker):
+            raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"no broker {broker!r} has or had slots; nothing is changed")
+
+        def plan(table: SlotTable) -> dict[int, str]:
+            names = [name for name in {found.keeper, *table.groups} if name != broker and found.is_there(name)]
+            return given_away(table, broker, [name for name in names if not found.groups[name].draining] or names)
+
+        went = await found.do(changes.forget(found.at(found.keeper).port, broker, plan, secrets.randbits))
+    CONSOLE.print(f"the {number(len(went))} slots of broker [bold]{plain(broker)}[/bold] are other brokers' now")
+    try:
+        await pass_queues_on(admin, broker)
+    except GantryError as error:
+        if error.code is not ErrorCode.ILLEGAL_ARGUMENT:
+            raise
+
+
+async def pass_queues_on(admin: Admin, broker: str) -> None:
+    """A successor for its tag, as where a broker was drained: bindings and subscriptions of its queues can be changed again."""
+    from gantrymq.cluster.names import home_of, tag_of
+
+    await _refuse_who_is_there(admin, broker)
+    masters = await tools.masters(admin)
+    states = {name: await tools.light_makers(admin, address) for name, address in masters.items()}
+    deciding = {tag: name for name, state in states.items() for tag in state["inherited"]}
+    deciding |= {0 if state["first"] else tag_of(name): name for name, state in states.items()}
+    made = {tag for state in states.values() for tag in state["makers"]}
+    # A broker that gateways used alone has tag 0, whatever its name.
+    tag = tag_of(broker) if tag_of(broker) in made else 0
+    if tag in deciding or tag not in made:
+        who = f": {deciding[tag]} decides about them" if tag and tag in deciding else ""
+        raise GantryError(
+            ErrorCode.ILLEGAL_ARGUMENT, f"no broker waits for queues that {broker!r} made{who}; nothing is changed"
+        )
+    staying = [name for name, address in masters.items() if not (await tools.overview(admin, address))["draining"]]
+    successor = home_of(f"tag/{tag}", staying or masters)
+    await tools.inherit(admin, masters[successor], tag, broker)
+    CONSOLE.print(f"broker [bold]{plain(successor)}[/bold] decides about the queues that {plain(broker)} made")
+
+
+async def _refuse_who_is_there(admin: Admin, broker: str) -> None:
+    if broker in (await admin.cluster()).brokers:
+        raise GantryError(
+            ErrorCode.ILLEGAL_ARGUMENT,
+            f"broker {broker!r} is registered, so it is there: take it out with `gantry broker drain {broker}`, or stop it first",
+        )

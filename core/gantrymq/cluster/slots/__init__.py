@@ -1,0 +1,1 @@
+"""Slots: which broker group decides about which names (docs/decisions/0013)."""
