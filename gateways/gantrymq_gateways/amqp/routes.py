@@ -49,7 +49,7 @@ class AmqpRoutes:
         self._direct: MultiMap[str, int] = MultiMap()
         """The same by the tag that stands for the queue in `DIRECT_TOPIC`."""
         self._where: dict[int, tuple[Place, str] | str] = {}
-        """Number to its place and key; of the default exchange's bindings to the key alone."""
+        """Number to its place and key; to the topic alone, of a binding with the default exchange that has a topic of its own."""
         self._places: dict[Place, Place] = {}
         """One object for all routes of a place, which are many; at most `PLACES_MAX`, then it begins anew."""
         self._renderer = Renderer({})
@@ -67,14 +67,15 @@ class AmqpRoutes:
         try:
             parsed = quick_json(expression)
             exchange, kind, key = parsed["exchange"], parsed["type"], parsed["key"]
-            if kind == "default" and key == topic:
-                key = topic  # one object in all tables
             destination = parsed.get("destination", "")
             target = names.encode_topic(destination) if destination else ""
             node = names.encode_topic(exchange)
             if kind == "default":
                 if topic != DIRECT_TOPIC:
-                    self._default.add(names.encode_topic(key), number)
+                    own = names.encode_topic(key)
+                    if own == topic:
+                        own = key = topic  # one object in all tables
+                    self._default.add(own, number)
                 if topic is None or topic == DIRECT_TOPIC:
                     self._direct.add(names.encode_word(key), number)
             else:
@@ -87,7 +88,8 @@ class AmqpRoutes:
         if len(self._places) >= PLACES_MAX:
             self._places.clear()
         place = kind, node, target
-        self._where[number] = key if kind == "default" else (self._places.setdefault(place, place), key)
+        only = key is topic and kind == "default"
+        self._where[number] = key if only else (self._places.setdefault(place, place), key)
         if target:
             sources = self._sources.setdefault(target, {})
             sources[node] = sources.get(node, 0) + 1
@@ -118,10 +120,13 @@ class AmqpRoutes:
         if where is None:
             return
         if isinstance(where, str):
-            self._default.discard(names.encode_topic(where), number)
-            self._direct.discard(names.encode_word(where), number)
+            self._default.discard(where, number)
             return
-        (_, node, target), key = where
+        (kind, node, target), key = where
+        if kind == "default":
+            self._default.discard(names.encode_topic(key), number)
+            self._direct.discard(names.encode_word(key), number)
+            return
         exchange = self._exchanges[node]
         exchange.remove(number, key)
         if exchange.empty():

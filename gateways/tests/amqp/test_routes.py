@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from gantrymq.broker.routing.router import route_to_bytes
 from gantrymq.model.errors import GantryError
 from gantrymq.model.message import Message
+from gantrymq.model.names import encode_word
 from gantrymq_gateways.amqp.exchanges.bindings import default_routes
 from gantrymq_gateways.amqp.exchanges.patterns import Pattern, pattern_of
 from gantrymq_gateways.amqp.origin import DIRECT_TOPIC, tag_of
+from gantrymq_gateways.amqp.properties.mapping import topic_of
 from gantrymq_gateways.amqp.routes import AmqpRoutes
 from gantrymq_gateways.amqp.rows import QueueDefinition
 
@@ -149,3 +151,21 @@ def test_a_light_queue_has_the_name_of_its_queue() -> None:
     (route,) = default_routes(queue)
     rows = {"route": {route.route_id: route_to_bytes(route)}}
     assert [AmqpRoutes.queue_name(lambda table: rows[table], light) for light in (7, 8)] == ["jobs/ä", ""]
+
+
+@pytest.mark.parametrize("name", ["jobs", "orders.eu", "é x", "n" * 200])
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_queue_is_found_by_its_name_until_it_goes(name: str, durable: bool) -> None:
+    made = AmqpRoutes()
+    every = default_routes(QueueDefinition(name, 7, durable, False, False, b""))
+    for number, each in enumerate(every):
+        assert made.add(number, each.topic, each.expression) is False
+    sent = published("(default)", "", topic_of(name)) if durable else published("(default)", "", DIRECT_TOPIC)
+    sent.tag = "" if durable else encode_word(name)
+    foreign = published(None, "", topic_of(name))
+    assert list(made.match(sent)) == [0]
+    assert list(made.match(foreign)) == [len(every) - 1]
+    for number in range(len(every)):
+        made.remove(number)
+    assert list(made.match(sent)) == list(made.match(foreign)) == []
+    made.remove(0)
