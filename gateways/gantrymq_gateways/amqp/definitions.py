@@ -217,7 +217,9 @@ class Definitions:
             found = binding_from(data)
             queue = self.queues.get(found.destination) if found.to_queue else None
             destination = intern(found.destination) if queue is None else queue.name
-            binding = replace(found, source=intern(found.source), destination=destination)
+            binding = Binding(
+                intern(found.source), found.to_queue, destination, found.key, found.arguments, found.finished
+            )
             self._bindings[row] = binding
             self._by_source.add(binding.source, row)
             self._by_destination[binding.to_queue].add(destination, row)
@@ -365,7 +367,7 @@ class Definitions:
             self._queue_row(queue.name, row)
             calls.append(self._writing(QUEUE_TABLE, [(queue.name, row)]))
         calls.append(partial(self._port.delete_light, queue.light))
-        bindings = self.bindings_to(True, queue.name)
+        bindings = {row: self._bindings[row] for row in self._by_destination[True].of(queue.name)}
         calls += self._removing(bindings)
         calls.append(self._writing(QUEUE_TABLE, [(queue.name, None)]))
         yield from self._in_order(*calls)
@@ -426,7 +428,8 @@ class Definitions:
 
     def bind(self, binding: Binding, exchange: Exchange, light: int) -> Steps:
         """Add a binding; `light` of the queue, 0 for an exchange. Nothing happens if it is there."""
-        found = self._bindings.get(binding.row)
+        key = binding.row
+        found = self._bindings.get(key)
         if found is not None and found.finished:
             return
         self.vhosts.check(binding.source)
@@ -434,7 +437,7 @@ class Definitions:
             text = f"cannot bind '{binding.destination}' to '{binding.source}': limit of {self._limits.bindings_max} bindings is reached"
             raise AmqpError(PRECONDITION_FAILED, text)
         self._check_binding(binding, exchange.rules.routed)
-        key, first, finished = binding.row, binding_row(replace(binding, finished=False)), binding_row(binding)
+        first, finished = binding_row(replace(binding, finished=False)), binding_row(binding)
         self._binding_row(key, first)
         bound = route("amqp.b." + key, topic_of(binding.source), expression_of(binding, exchange.rules), light)
         yield from self._in_order(
@@ -458,22 +461,23 @@ class Definitions:
     def _remove_bindings(self, bindings: list[Binding]) -> Steps:
         if not bindings:
             return
-        rows = {binding.row: binding_row(replace(binding, finished=False)) for binding in bindings}
+        by_row = {binding.row: binding for binding in bindings}
+        rows = {key: binding_row(replace(binding, finished=False)) for key, binding in by_row.items()}
         for key, row in rows.items():
             self._binding_row(key, row)
-        yield from self._in_order(self._writing(BINDING_TABLE, [*rows.items()]), *self._removing(bindings))
-        yield from self._removed(bindings)
+        yield from self._in_order(self._writing(BINDING_TABLE, [*rows.items()]), *self._removing(by_row))
+        yield from self._removed(by_row)
 
-    def _removing(self, bindings: list[Binding]) -> list[Call]:
-        """The calls, in their order, when something tells the next start of it."""
-        rows = [(binding.row, None) for binding in bindings]
+    def _removing(self, bindings: dict[str, Binding]) -> list[Call]:
+        """The calls, in their order, when something tells the next start of it. `bindings`: by row."""
+        rows = [(row, None) for row in bindings]
         routes = partial(self._port.remove_routes, ["amqp.b." + key for key, _ in rows])
         return [routes, self._writing(BINDING_TABLE, list(rows))] if rows else []
 
-    def _removed(self, bindings: list[Binding]) -> Steps:
-        for binding in bindings:
-            self._binding_row(binding.row, None)
-        for source in dict.fromkeys(binding.source for binding in bindings):
+    def _removed(self, bindings: dict[str, Binding]) -> Steps:
+        for row in bindings:
+            self._binding_row(row, None)
+        for source in dict.fromkeys(binding.source for binding in bindings.values()):
             exchange = self._exchanges.get(source)
             if exchange is not None and exchange.auto_delete and not self._by_source.of(source):
                 yield from self.delete_exchange(exchange)

@@ -135,7 +135,7 @@ _decode_binding = msgspec.json.Decoder(_BindingRow).decode
 
 def encoded(value: dict[str, Any]) -> bytes:
     """JSON without a space."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    return msgspec.json.encode(value)
 
 
 def in_base64(data: bytes) -> str:

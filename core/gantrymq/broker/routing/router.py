@@ -282,9 +282,12 @@ def _count_in(counter: dict[str, int], topic: str, step: int) -> None:
         counter.pop(topic, None)
 
 
+_text = json.JSONEncoder(separators=(",", ":")).encode
+
+
 def route_to_bytes(route: Route) -> bytes:
     """Value of a durable route in table `route`."""
-    return json.dumps([route.kind, route.topic, route.expression, route.light], separators=(",", ":")).encode()
+    return _text([route.kind, route.topic, route.expression, route.light]).encode()
 
 
 def route_from_bytes(route_id: str, data: bytes) -> Route:

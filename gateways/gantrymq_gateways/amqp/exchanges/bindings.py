@@ -45,9 +45,12 @@ class Bound(Protocol):
     def arguments(self) -> bytes: ...
 
 
+_text = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+
 def route(route_id: str, topic: str, expression: dict[str, str], light: int) -> Route:
     """One that leads to a light queue; 0: to another exchange."""
-    return Route(route_id, KIND, topic, json.dumps(expression, separators=(",", ":"), ensure_ascii=False), light)
+    return Route(route_id, KIND, topic, _text(expression), light)
 
 
 def alternate_id(exchange: str) -> str:
