@@ -190,6 +190,9 @@ class SessionTable:
             self._rows[key] = value
             self._use({}, session.filters, now_ms)
             self._away(key, session, now_ms)
+        for client_id in self._filters:
+            if client_id not in self._rows:  # that one cannot be read: its filters would fill their queues for ever
+                self._expires(client_id, now_ms + self._session_expiry_ms)
 
     def row(self, client_id: str) -> bytes | None:
         """The row's value as far as it is known here: another gateway's last change may be on its way."""

@@ -682,7 +682,7 @@ class Lifecycle:
         row, rows = self.table.row(client_id), self.table.filters_of(client_id)
         if rows or (row is not None and (b'"$from/' in row or b'"$exclusive/' in row)):
             before = self.rows.stored(client_id)
-            filters = [] if before is None else list(before.filters)
+            filters = list(rows if before is None else before.filters)
             self.exclusives.drop(client_id, filters)
             for text in filter(is_past, filters):
                 yield from self.past.forget(client_id, text)
@@ -692,7 +692,9 @@ class Lifecycle:
                 stored.end(text)  # the others have rows
             stored.row.over = int(bool(stored.filters))
 
-        stored = yield from self.rows.claim(client_id, hold, end)
+        # Filters without a session are what is left of one whose row cannot be read.
+        begin = partial(StoredSession, {}) if row is None and rows else None
+        stored = yield from self.rows.claim(client_id, hold, end, begin)
         if stored is not None and (yield from self._end_filters(client_id, hold, stored)):
             known = [key for key in (row_key(client_id), receipts_key(client_id)) if key in self.exchanges]
             if known and not hold.is_lost():
