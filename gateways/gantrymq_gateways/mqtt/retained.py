@@ -58,7 +58,12 @@ class Retained:
     @property
     def topic(self) -> str:
         """As it was published."""
-        return self.value[3 : 3 + int.from_bytes(self.value[1:3], "big")].decode()
+        return self.topic_bytes.decode()
+
+    @property
+    def topic_bytes(self) -> bytes:
+        """The same as it goes over the wire."""
+        return self.value[3 : 3 + int.from_bytes(self.value[1:3], "big")]
 
     @property
     def qos(self) -> int:

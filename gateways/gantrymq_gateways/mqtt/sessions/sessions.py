@@ -333,7 +333,7 @@ class Session:
                 listed = self._listed(message, granted) if outlet.five else b""
                 # [MQTT-3.3.1-8] [MQTT5-3.3.1-9]: retain is 1 because the subscription is new.
                 settles = Twice(owed) if best == 2 else owed
-                sent = outlet.publish(message.topic.encode(), message.payload, best << 1 | 1, settles, 0, listed)
+                sent = outlet.publish(message.topic_bytes, message.payload, best << 1 | 1, settles, 0, listed)
             if qos and owed is not None and not (sent and best):
                 self._pay(owed)  # Another message, or none, is retained there by now: no acknowledgement will come.
         self._found = frozenset()
