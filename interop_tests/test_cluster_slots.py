@@ -58,6 +58,11 @@ def counts(cluster: Cluster) -> dict[str, int]:
     return {name: len(row["slots"]) for name, row in slots(cluster).items() if not row["silent"]}
 
 
+def are_shared(found: dict[str, int]) -> bool:
+    """Each of the three answers for some."""
+    return sum(found.values()) == SLOTS and len([count for count in found.values() if count]) == 3
+
+
 def client_of(cluster: Cluster, owner: str, prefix: str) -> str:
     """A client id whose lease is that broker's."""
     owned = set(slots(cluster)[owner]["slots"])
@@ -74,7 +79,7 @@ def comes_in(gateway: Gantry, client: str) -> bool:
 
 
 def test_slots_are_shared_moved_and_shown(cluster: Cluster) -> None:
-    until(lambda: sum(counts(cluster).values()) == SLOTS and len(counts(cluster)) == 3)
+    until(lambda: are_shared(counts(cluster)))
     shown = gantry(cluster, "cluster", "slots")
     assert "broker-0 (metadata group)" in " ".join(shown.split())
     one, other = connect(cluster.at("gateway0")), connect(cluster.at("gateway1"))
@@ -106,7 +111,7 @@ def test_slots_are_shared_moved_and_shown(cluster: Cluster) -> None:
 
 
 def test_names_of_a_broker_that_is_away_wait_and_others_go_on(cluster: Cluster) -> None:
-    until(lambda: sum(counts(cluster).values()) == SLOTS and len(counts(cluster)) == 3)
+    until(lambda: are_shared(counts(cluster)))
     theirs, others = client_of(cluster, "broker-2", "x"), client_of(cluster, "broker-1", "y")
     gateways = [cluster.at(f"gateway{number}") for number in range(2)]
     third = cluster.process("broker2")
@@ -155,7 +160,7 @@ def forgotten(cluster: Cluster) -> str:
 
 
 def test_nothing_but_starts_waits_for_the_metadata_group(cluster: Cluster) -> None:
-    until(lambda: sum(counts(cluster).values()) == SLOTS and len(counts(cluster)) == 3)
+    until(lambda: are_shared(counts(cluster)))
     theirs = client_of(cluster, "broker-1", "x")
     first = cluster.process("broker0")
     first.kill()

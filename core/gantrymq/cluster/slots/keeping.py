@@ -51,6 +51,8 @@ class SlotKeeper:
         self._random_bits = random_bits
         self._attempt = 0
         self._complaint = ""
+        self._is_new = False
+        """The metadata group did not know this group, which has no share of the slots yet."""
         self._met = ""
         """The start of the metadata group that has heard of this group."""
         self._armed: dict[int, int] | None = None
@@ -145,8 +147,10 @@ class SlotKeeper:
         # Behind the copy: what this group knows is what it answers by.
         yield self._broker.when_stored
         slots.known = True
-        if slots.name not in before.groups and not slots.table.owned_by(slots.name):
+        self._is_new = self._is_new or slots.name not in before.groups
+        if self._is_new and not slots.table.owned_by(slots.name):
             yield from self._take_a_share(metadata)
+        self._is_new = False
 
     def _refuse_forgotten(self, table: SlotTable) -> None:
         """A group that the metadata group knew once, and was told to forget."""
@@ -177,11 +181,7 @@ class SlotKeeper:
         rows: dict[str, bytes] = yield partial(metadata.watch_table, SLOTS_TABLE, None)
         table = SlotTable(rows)
         targets = dict.fromkeys(table.owned_by(slots.keeper)[::2], slots.name)
-        try:
-            went = yield from move(metadata, metadata, table, targets, self._random_bits, True)
-        except GantryError as error:
-            log.warning("slots: none for this group yet: %s; `gantry cluster rebalance` gives it some", error.text)
-            return
+        went = yield from move(metadata, metadata, table, targets, self._random_bits, True)
         log.info("slots: %d of %d are this group's", len(went), len(table.slots))
 
     def _arm(self) -> None:

@@ -39,6 +39,18 @@ def test_a_share_leaves_what_is_in_use() -> None:
     assert not taken & set(range(300))
 
 
+def test_a_new_group_gets_its_share_when_the_metadata_group_answers() -> None:
+    site = SlotSite("a", "b")
+    disk_a, disk_b = site.kill("a"), site.kill("b")
+    site.start("a", disk_a)
+    site.start("c", MemoryFileSystem())
+    site.wait(2000)
+    assert site.owners() == {}
+    site.start("b", disk_b)
+    site.wait(2000)
+    assert site.owners() == {"a": 256, "b": 512, "c": 256}
+
+
 def test_a_group_that_comes_back_answers_only_when_the_metadata_group_knows() -> None:
     site = SlotSite("a", "b")
     disk_a, disk_b = site.kill("a"), site.kill("b")
