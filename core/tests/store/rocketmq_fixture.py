@@ -18,6 +18,9 @@ from gantrymq.store.message_store import MessageStore
 ARCHIVE = Path(__file__).parent / "fixtures" / "rocketmq-5.3.3.tar.xz"
 STATES = ("clean", "killed")
 
+SAFELY: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+"""Python 3.11 has it from 3.11.4 on (Debian 12 has 3.11.2)."""
+
 
 def unpack(state: str, target: Path) -> list[dict[str, Any]]:
     """Put the store under `target` and return its records as RocketMQ reads them, in log order."""
@@ -26,7 +29,7 @@ def unpack(state: str, target: Path) -> list[dict[str, Any]]:
             name = member.name.removeprefix("./")
             if name.startswith(state + "/"):
                 member.name = name.removeprefix(state + "/")
-                archive.extract(member, target, filter="data")
+                archive.extract(member, target, **SAFELY)
             elif name == f"{state}.jsonl":
                 file = archive.extractfile(member)
                 assert file is not None

@@ -25,6 +25,7 @@ STATUS: Final[dict[ErrorCode, int]] = {
     ErrorCode.GROUP_NOT_FOUND: 404,
     ErrorCode.LEASE_HELD: 409,
     ErrorCode.LEASE_LOST: 409,
+    ErrorCode.NOT_OWNER: 503,
     ErrorCode.BUSY: 503,
     ErrorCode.STORE_FULL: 503,
     ErrorCode.STORE_FAILED: 503,
@@ -41,6 +42,7 @@ STATUS: Final[dict[ErrorCode, int]] = {
 RETRY_AFTER_S: Final[dict[ErrorCode, int]] = {
     ErrorCode.BUSY: 1,
     ErrorCode.UNAVAILABLE: 2,
+    ErrorCode.NOT_OWNER: 2,
     ErrorCode.SHUTTING_DOWN: 5,
     ErrorCode.FLUSH_TIMEOUT: 5,
     ErrorCode.STORE_FULL: 30,
