@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import gantrymq
 from gantrymq import __version__
 from gantrymq.client import BlockingAdmin, BlockingProducer, OutMessage
 from interop_tests import guard
@@ -31,13 +33,17 @@ import sys
 from pyspark.sql import SparkSession
 from gantrymq.spark import prepare
 
-nameserver, bare = sys.argv[1:]
+nameserver, bare, package = sys.argv[1:]
 prepare()
 builder = SparkSession.builder.master("local-cluster[1,1,768]").config("spark.executorEnv.BARE", bare)
 for name, value in {"ui.enabled": "false", "driver.host": "127.0.0.1", "driver.bindAddress": "127.0.0.1", "executor.memory": "768m"}.items():
     builder = builder.config("spark." + name, value)
 spark = builder.getOrCreate()
 spark.sparkContext.setLogLevel("OFF")
+if package:  # as --py-files
+    from gantrymq.spark.source import GantryDataSource
+    spark.sparkContext.addPyFile(package)
+    spark.dataSource.register(GantryDataSource)
 options = {"nameserver": nameserver, "topic": "executors"}
 for what in (
     lambda: spark.read.format("gantry").options(**options).load().count(),
@@ -50,8 +56,9 @@ for what in (
 """
 
 
-def told(folder: Path, nameserver: str, bare: str) -> list[str]:
+def told(folder: Path, nameserver: str, bare: str, package: str = "") -> list[str]:
     """What the job prints of its read and its write."""
+    folder.mkdir()
     program, python = folder / "job.py", folder / "python"
     program.write_text(JOB)
     python.write_text(PYTHON)
@@ -66,7 +73,11 @@ def told(folder: Path, nameserver: str, bare: str) -> list[str]:
         "SPARK_HOME": str(home), **guard.mark(),
     }  # fmt: skip
     done = subprocess.run(
-        [sys.executable, str(program), nameserver, bare], env=environment, cwd=folder, capture_output=True, text=True
+        [sys.executable, str(program), nameserver, bare, package],
+        env=environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr[-5000:]
     return done.stdout.splitlines()
@@ -78,8 +89,6 @@ def test_an_executor_without_the_package_is_told_what_to_do(own_server: Gantry, 
         admin.create_topic("executors", queues=1)
     with BlockingProducer(nameserver) as producer:
         producer.send_many([OutMessage("executors", b"x")])
-    (tmp_path / "with").mkdir()
-    (tmp_path / "without").mkdir()
     assert told(tmp_path / "with", nameserver, "") == ["done 1", "done None"]
     texts = told(tmp_path / "without", nameserver, "1")
     assert len(texts) == 2
@@ -88,3 +97,13 @@ def test_an_executor_without_the_package_is_told_what_to_do(own_server: Gantry, 
         assert "ImportError: the executor on " in text
         assert "does not have the package gantrymq: No module named 'gantrymq'" in text
         assert f"pip install 'gantrymq[spark]=={__version__}'" in text
+
+
+def test_a_zip_of_the_package_is_enough(own_server: Gantry, tmp_path: Path) -> None:
+    """`spark-submit --py-files`: executors have what it needs, but not the package."""
+    nameserver = own_server.doors["nameserver"]
+    with BlockingAdmin(nameserver) as admin:
+        admin.create_topic("executors", queues=1)
+    package = shutil.make_archive(str(tmp_path / "package"), "zip", Path(gantrymq.__file__).parents[1], "gantrymq")
+    assert told(tmp_path / "zip", nameserver, "1", package) == ["done 0", "done None"]
+    assert told(tmp_path / "again", nameserver, "1", package) == ["done 3", "done None"]
