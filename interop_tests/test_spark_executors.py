@@ -31,7 +31,7 @@ exec {sys.executable} "$@"
 JOB = """
 import sys
 from pyspark.sql import SparkSession
-from gantrymq.spark import prepare
+from gantrymq.spark import prepare, register
 
 nameserver, bare, package = sys.argv[1:]
 prepare()
@@ -41,9 +41,8 @@ for name, value in {"ui.enabled": "false", "driver.host": "127.0.0.1", "driver.b
 spark = builder.getOrCreate()
 spark.sparkContext.setLogLevel("OFF")
 if package:  # as --py-files
-    from gantrymq.spark.source import GantryDataSource
     spark.sparkContext.addPyFile(package)
-    spark.dataSource.register(GantryDataSource)
+    register(spark)
 options = {"nameserver": nameserver, "topic": "executors"}
 for what in (
     lambda: spark.read.format("gantry").options(**options).load().count(),
