@@ -24,7 +24,7 @@ PASSWORD = "alice-pass"
 
 @pytest.fixture(scope="module")
 def certs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_certificates(tmp_path_factory.mktemp("certs"))
+    return make_certificates(tmp_path_factory.mktemp("certs"), "alice", "mallory")
 
 
 async def publish(server: Guarded) -> None:
@@ -39,6 +39,8 @@ def server(tmp_path_factory: pytest.TempPathFactory, certs: Path) -> Iterator[Gu
     settings = (
         f"tls.cert={certs}/server.pem",
         f"tls.key={certs}/server.key",
+        f"tls.client_ca={certs}/ca.pem",
+        "tls.client_cert=optional",
         f"broker.listeners=any://127.0.0.1:{free_port(-2)}",
         f"nameserver.listeners=any://127.0.0.1:{free_port()}",
     )
@@ -60,7 +62,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, certs: Path) -> Iterator[Gu
 @pytest.fixture(autouse=True)
 def connections(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """None is kept from test to test, nor is who they were."""
-    for name in ("GANTRY_USER", "GANTRY_PASSWORD", "GANTRY_TLS_CA"):
+    for name in ("GANTRY_USER", "GANTRY_PASSWORD", "GANTRY_TLS_CA", "GANTRY_TLS_CERT", "GANTRY_TLS_KEY"):
         monkeypatch.delenv(name, raising=False)
     close_all()
     yield
@@ -81,6 +83,21 @@ def test_a_user_of_the_environment_reads(
     if tls:
         monkeypatch.setenv("GANTRY_TLS_CA", str(certs / "ca.pem"))
     assert messages(server) == 8
+
+
+@pytest.mark.parametrize("client", ["alice", "mallory"])
+def test_a_client_certificate_says_who_it_is(
+    server: Guarded, certs: Path, monkeypatch: pytest.MonkeyPatch, client: str
+) -> None:
+    monkeypatch.setenv("GANTRY_TLS_CA", str(certs / "ca.pem"))
+    monkeypatch.setenv("GANTRY_TLS_CERT", str(certs / f"{client}.pem"))
+    monkeypatch.setenv("GANTRY_TLS_KEY", str(certs / f"{client}.key"))
+    if client == "alice":
+        assert messages(server) == 8
+        return
+    with pytest.raises(GantryError) as caught:
+        messages(server)
+    assert caught.value.code is ErrorCode.NO_PERMISSION
 
 
 @pytest.mark.parametrize(("user", "password"), [("", ""), ("alice", "wrong-pass"), ("nobody", PASSWORD)])

@@ -189,6 +189,27 @@ def test_mqtt_subscribers_get_later_what_a_row_retains(spark: Any, own_server: G
         writer.save()
 
 
+def test_delayed_messages_are_read_when_they_are_due(spark: Any, combined: Gantry, tmp_path: Path) -> None:
+    """They get their offsets then, behind what came meanwhile, and have their own topic and tag."""
+    with BlockingAdmin(nameserver(combined)) as admin:
+        admin.create_topic("spark-delayed", queues=1)
+    with BlockingProducer(nameserver(combined)) as producer:
+        late = [OutMessage("spark-delayed", b"late %d" % number, tag="d", deliver_after_s=2) for number in range(3)]
+        producer.send_many(late)
+        producer.send("spark-delayed", b"now")
+    frame = reader(spark, combined, "spark-delayed", stream=True, startingOffsets="earliest").load()
+    query = begun(
+        frame.writeStream.format("memory").queryName("delayed").option("checkpointLocation", str(tmp_path)).start
+    )
+    try:
+        until(lambda: spark.table("delayed").count() == 4)
+    finally:
+        query.stop()
+    rows = [(bytes(row.body), row.tag, row.topic) for row in spark.table("delayed").orderBy("offset").collect()]
+    assert rows[0] == (b"now", None, "spark-delayed")
+    assert sorted(rows[1:]) == [(b"late %d" % number, "d", "spark-delayed") for number in range(3)]
+
+
 def test_from_topic_to_topic(spark: Any, combined: Gantry, tmp_path: Path) -> None:
     publish(combined, "spark-in", 0, 500)
     with BlockingAdmin(nameserver(combined)) as admin:
