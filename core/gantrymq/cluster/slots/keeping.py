@@ -18,13 +18,14 @@ from gantrymq.broker.tables.slot_table import (
     Items,
     RandomBits,
     Seen,
+    Slot,
     SlotTable,
     founded,
     group_row,
     head_row,
     slot_row,
 )
-from gantrymq.cluster.slots.changes import SlotPort, change, move
+from gantrymq.cluster.slots.changes import TRIES, SlotPort, change, move
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.procedures.driver import Steps, run
 
@@ -131,6 +132,7 @@ class SlotKeeper:
             self._refuse_forgotten(table)
             seen = Seen(slots.life, table.head.life)
             self._met = table.head.life
+            self._is_new = self._is_new or slots.name not in table.groups
             newer = slots.table.newer_than(table)
             if table.groups.get(slots.name) == seen and not newer:
                 return []
@@ -141,13 +143,12 @@ class SlotKeeper:
             rows = [slot_row(number, slot) for number, slot in sorted(newer.items())]
             return [head_row(head), group_row(slots.name, seen), *rows]
 
-        before: SlotTable = yield from change(metadata, decide)
+        yield from change(metadata, decide)
         rows: dict[str, bytes] = yield partial(metadata.watch_table, SLOTS_TABLE, heard)
         self._copy(list(rows.items()))
         # Behind the copy: what this group knows is what it answers by.
         yield self._broker.when_stored
         slots.known = True
-        self._is_new = self._is_new or slots.name not in before.groups
         if self._is_new and not slots.table.owned_by(slots.name):
             yield from self._take_a_share(metadata)
         self._is_new = False
@@ -176,13 +177,21 @@ class SlotKeeper:
         self._broker.put(SLOTS_TABLE, rows, None, None)
 
     def _take_a_share(self, metadata: SlotPort) -> Steps:
-        """A new group: half of what the metadata group has, where nothing is held of it."""
+        """A new group: half of what the metadata group has, where nothing is held of it. Where another new group was faster, half of the rest."""
         slots = self._slots
-        rows: dict[str, bytes] = yield partial(metadata.watch_table, SLOTS_TABLE, None)
-        table = SlotTable(rows)
-        targets = dict.fromkeys(table.owned_by(slots.keeper)[::2], slots.name)
-        went = yield from move(metadata, metadata, table, targets, self._random_bits, True)
-        log.info("slots: %d of %d are this group's", len(went), len(table.slots))
+        before: dict[int, Slot] = {}
+        for _ in range(TRIES):
+            rows: dict[str, bytes] = yield partial(metadata.watch_table, SLOTS_TABLE, None)
+            table = SlotTable(rows)
+            if table.slots == before:
+                return
+            before = table.slots
+            targets = dict.fromkeys(table.owned_by(slots.keeper)[::2], slots.name)
+            went = yield from move(metadata, metadata, table, targets, self._random_bits, True)
+            if went:
+                log.info("slots: %d of %d are this group's", len(went), len(table.slots))
+                return
+        raise GantryError(ErrorCode.BUSY, f"other groups took the slots that this one wanted, {TRIES} times")
 
     def _arm(self) -> None:
         if self._armed is None:

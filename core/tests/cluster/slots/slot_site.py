@@ -37,7 +37,12 @@ class SlotSite(Site):
             self.start(name, MemoryFileSystem())
 
     def start(self, name: str, files: MemoryFileSystem) -> None:
-        """A group's process begins, on that disk."""
+        """A group's process begins, on that disk, and does what can be done at once."""
+        self.begin(name, files)
+        self.run()
+
+    def begin(self, name: str, files: MemoryFileSystem) -> None:
+        """A group's process begins."""
         self.nodes[name] = node = node_of(name, files)
         self.away.discard(name)
         link = None
@@ -55,7 +60,6 @@ class SlotSite(Site):
             if name in lines:
                 lines[name].node = node
                 lines[name].mend()
-        self.run()
 
     def kill(self, name: str) -> MemoryFileSystem:
         """The process is gone; returns its disk."""

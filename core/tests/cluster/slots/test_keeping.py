@@ -25,6 +25,26 @@ def test_the_metadata_group_founds_the_table_and_new_groups_get_a_share() -> Non
     assert site.table("b").slots == site.table("c").slots == site.table().slots
 
 
+def test_groups_that_come_at_once_get_a_share_each() -> None:
+    site = SlotSite("a")
+    for name in ("b", "c", "d"):
+        site.begin(name, MemoryFileSystem())
+    site.wait(3000)
+    assert sorted(site.owners().values()) == [128, 128, 256, 512]
+
+
+@pytest.mark.parametrize("calls", range(5))
+def test_a_new_group_gets_its_share_though_the_metadata_group_was_lost_on_the_way(calls: int) -> None:
+    site = SlotSite("a")
+    site.begin("b", MemoryFileSystem())
+    site.links["b"].calls_left = calls
+    site.run()
+    assert not site.links["b"].up
+    site.links["b"].mend()
+    site.wait(STOPPED_MS + 2000)
+    assert site.owners() == {"a": 512, "b": 512}
+
+
 def test_a_share_leaves_what_is_in_use() -> None:
     site = SlotSite("a")
     port, epochs = site.nodes["a"].port, site.table().slots
