@@ -196,8 +196,10 @@ class BrokerMetrics:
         return texts
 
     def _lags(self) -> Iterator[str]:
-        sweep = LagSweep(self._broker, self._groups_max)
-        for _ in sweep.steps():
+        broker, sweep = self._broker, LagSweep(self._groups_max)
+        for _ in sweep.groups(broker.store, broker.topics.topics, broker.offsets):
+            yield ""
+        for _ in sweep.shared(broker.cursors, broker.queues.name_of):
             yield ""
         shown = sweep.behind
         self._groups_left_out = sweep.behind_count - len(shown)

@@ -132,7 +132,9 @@ class BrokerService:
         retention.start()
         verification = None
         if store_config.verify_bytes_per_s:
-            verification = Verification(broker, store, store_config.verify_bytes_per_s)
+            verification = Verification(
+                store, broker.cursors, broker.wheel, lambda: broker.closed, store_config.verify_bytes_per_s
+            )
             verification.start()
         store.on_units_written(broker.stats.stored)
         broker.stats.start(context.wheel)
@@ -150,7 +152,7 @@ class BrokerService:
             await open_at_broker(authority, LocalBrokerPort(broker), context.data)
         bound = await context.listen(context.asking(doors.accept), context.host, config.port)
         vip = await listen_vip(context, context.asking(doors.accept), bound[1]) if config.vip_channel else []
-        self._registrar = Registrar(broker, context, bound, key)
+        self._registrar = Registrar(broker.topics, broker.settings, context, bound, key)
         doors.set_address(self._registrar.advertised)
         doors.identity.registers(
             self._registrar.when_known, list(context.nameservers), context.shared.get("listeners", {})

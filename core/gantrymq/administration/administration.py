@@ -40,6 +40,6 @@ class Administration:
         self.topics = Topics(broker.topics, broker.delete_topic)
         self.groups = groups
         self.offsets = GroupOffsets(broker, groups, online.topics_of)
-        self.figures = Figures(broker, reading, online.topics_of, online.members_of)
-        self.damage = Damage(broker, reading)
+        self.figures = Figures(reading, broker.offsets, broker.stats, online.topics_of, online.members_of)
+        self.damage = Damage(broker.store, broker.cursors, reading)
         self.overview = Overview(broker, reading, online.members_of, online.is_subscribed)

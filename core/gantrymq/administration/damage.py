@@ -9,7 +9,8 @@ from gantrymq.model.errors import ErrorCode, GantryError
 
 if TYPE_CHECKING:
     from gantrymq.administration.reading import Reading, Steps
-    from gantrymq.broker.broker import Broker
+    from gantrymq.broker.consuming.cursors import Cursors
+    from gantrymq.store.message_store import MessageStore
 
 WAITING_MAX: Final = 100
 """Names of those who wait for one record: more fill no screen."""
@@ -18,9 +19,9 @@ WAITING_MAX: Final = 100
 class Damage:
     """What the broker has met that cannot be read."""
 
-    def __init__(self, broker: Broker, reading: Reading) -> None:
-        self._store = broker.store
-        self._cursors = broker.cursors
+    def __init__(self, store: MessageStore, cursors: Cursors, reading: Reading) -> None:
+        self._store = store
+        self._cursors = cursors
         self._reading = reading
 
     def rows(self) -> Steps[list[dict[str, Any]]]:

@@ -11,7 +11,8 @@ from gantrymq.store.queues.consume_queue import HOLE_SIZE
 
 if TYPE_CHECKING:
     from gantrymq.administration.reading import Reading
-    from gantrymq.broker.broker import Broker
+    from gantrymq.broker.consuming.offsets import ConsumerOffsets
+    from gantrymq.broker.rocketmq.stats import BrokerStats
     from gantrymq.store.cold import Cold
 
 QUEUES_PER_STEP: Final = 16
@@ -74,13 +75,15 @@ class Figures:
 
     def __init__(
         self,
-        broker: Broker,
         reading: Reading,
+        offsets: ConsumerOffsets,
+        counters: BrokerStats,
         topics_of: Callable[[str], Collection[str]],
         members_of: Callable[[str], Collection[str]],
     ) -> None:
-        self._broker = broker
         self.reading = reading
+        self._offsets = offsets
+        self._counters = counters
         self.topics_of = topics_of
         self.members_of = members_of
 
@@ -91,15 +94,15 @@ class Figures:
 
     def consumed_topics(self, group: str) -> list[str]:
         """Topics of which the group has offsets, and that it still subscribes to."""
-        return self.subscribed(group, sorted(self._broker.offsets.topics_of(group)))
+        return self.subscribed(group, sorted(self._offsets.topics_of(group)))
 
     def rate(self, group: str, topic: str) -> float:
         """Messages of the topic that the group gets a second."""
-        return self._broker.stats.rate(stats.GROUP_GET_NUMS, f"{topic}@{group}")
+        return self._counters.rate(stats.GROUP_GET_NUMS, f"{topic}@{group}")
 
     def lags(self, group: str, name: str) -> Steps[list[QueueLag]]:
         """Of each queue of a topic; none of one that is not there, or the broker's own."""
-        topic = self._broker.topics.topics.get(name)
+        topic = self.reading.topic(name)
         if topic is None or topic.system:
             return []
         found: list[QueueLag] = []
@@ -119,19 +122,19 @@ class Figures:
 
     def group_row(self, group: str, ends: Ends) -> Steps[GroupRow]:
         """A group at a glance."""
-        broker = self._broker
+        offsets = self._offsets
         wanted = self.topics_of(group)
         topics = []
         lag, rate = 0, 0.0
         unknown = False
-        for name in broker.offsets.topics_of(group):
-            topic = broker.topics.topics.get(name)
+        for name in offsets.topics_of(group):
+            topic = self.reading.topic(name)
             if topic is None or topic.system or (wanted and name not in wanted):
                 continue
             topics.append(name)
             found = yield from ends.of(name)
             if found is not None:
-                lag += max(found[0] - sum(broker.offsets.all_of(group, name).values()), 0)
+                lag += max(found[0] - sum(offsets.all_of(group, name).values()), 0)
             else:
                 unknown = True
             rate += self.rate(group, name)

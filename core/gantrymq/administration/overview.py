@@ -101,8 +101,9 @@ class Overview:
             {"topic": key.rpartition("@")[0], "group": key.rpartition("@")[2], "rate": rate, "out": value}
             for rate, key, value in readers
         ]
-        sweep = LagSweep(broker, ROWS_MAX)
-        yield from sweep.steps()
+        sweep = LagSweep(ROWS_MAX)
+        yield from sweep.groups(store, broker.topics.topics, broker.offsets)
+        yield from sweep.shared(broker.cursors, broker.queues.name_of)
         seen["lag"] = sweep.total
         seen["groups"] = [
             {"group": group, "topic": topic, "lag": lag, "members": len(self._members_of(group))}

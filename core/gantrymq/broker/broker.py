@@ -114,7 +114,6 @@ class Broker:
         self.turn = turn
         self.wheel = wheel
         self.config = config
-        self.topics_config = topics_config
         self.gateway_config = gateway_config
         self.tables = Tables()
         self.tables.watch("light", partial(deletions.light_row, store))
@@ -128,7 +127,7 @@ class Broker:
         self.offsets: ConsumerOffsets = ConsumerOffsets(self.deleting.going, self.deleting.before_offset)
         self.leases = Leases()
         self.stats: BrokerStats = BrokerStats(clock, config.cluster)
-        self.settings: Settings = Settings(self)
+        self.settings: Settings = Settings(self, topics_config)
         self.gate = AckGate(always_open=not sync_flush)
         self.pending = Pending(wheel.now_ms, options.now_s)
         self.wakes = Wakes(self.topics, self.tables.take_row, turn, self.pending.times)
@@ -336,7 +335,7 @@ class Broker:
             return topic
         if create and names.is_system_topic(name):
             return self.topics.create(TopicConfig(name, queues, queues))  # a door's own, whatever users may create
-        if not create or not self.topics_config.auto_create:
+        if not create or not self.settings.topics_config.auto_create:
             raise GantryError(
                 ErrorCode.TOPIC_NOT_FOUND, f"topic {name} does not exist; create it first (gantry topic create {name})"
             )

@@ -3,14 +3,18 @@ take 40 ms."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.model import names
 
 if TYPE_CHECKING:
-    from gantrymq.broker.broker import Broker
+    from collections.abc import Callable, Iterator, Mapping
+
+    from gantrymq.broker.consuming.cursors import Cursors
+    from gantrymq.broker.consuming.offsets import ConsumerOffsets
+    from gantrymq.broker.topics import Topic
+    from gantrymq.store.message_store import MessageStore
 
 PAIRS_PER_STEP: Final = 300
 """Groups and topics summed up in one go: some 500 us."""
@@ -25,8 +29,7 @@ costs some 400 us and 4 KiB."""
 class LagSweep:
     """One look at all groups. `behind`: (messages, topic, group) of those that are farthest behind, `limit` of them, most first."""
 
-    def __init__(self, broker: Broker, limit: int) -> None:
-        self._broker = broker
+    def __init__(self, limit: int) -> None:
         self._limit = limit
         self.behind_count = 0
         self.behind: list[tuple[int, str, str]] = []
@@ -36,12 +39,11 @@ class LagSweep:
         """Those whose queues were left unopened (`OPENED_MAX`); later sweeps open more."""
         self.total = 0
 
-    def steps(self) -> Iterator[None]:
-        """Do it; pauses between steps. System topics are left out."""
-        store = self._broker.store
-        topics, used = self._broker.topics.topics, store.used_topics
+    def groups(self, store: MessageStore, topics: Mapping[str, Topic], offsets: ConsumerOffsets) -> Iterator[None]:
+        """Consumer groups, by their committed offsets; pauses between steps. System topics are left out."""
+        used = store.used_topics
         part: list[tuple[int, str, str]] = []
-        by_topic = self._broker.offsets.by_topic()
+        by_topic = offsets.by_topic()
         known_ends = store.known_ends
         opened = done = 0
         for name in list(
@@ -84,11 +86,9 @@ class LagSweep:
                     part.append((lag, name, group))
         yield
         self._keep_best(part)
-        yield from self._shared()
 
-    def _shared(self) -> Iterator[None]:
-        """Shared subscriptions: the group is `$share/<name>`, the topic its filter."""
-        cursors = self._broker.cursors
+    def shared(self, cursors: Cursors, name_of: Callable[[str], str]) -> Iterator[None]:
+        """Shared subscriptions: the group is `$share/<name>`, the topic its filter. `name_of(queue)`: what people call it."""
         ids = list(cursors.shared)
         for first in range(0, len(ids), PAIRS_PER_STEP):
             found = []
@@ -104,17 +104,16 @@ class LagSweep:
                     self.behind_count += 1
                     found.append((lag, cursor.queue))
             best = sorted(found, reverse=True)[: self._limit]
-            self._keep_best([(lag, *self._named(queue)) for lag, queue in best])
+            self._keep_best([(lag, *_named(name_of(queue), queue)) for lag, queue in best])
             yield
-
-    def _named(self, queue: str) -> tuple[str, str]:
-        """Topic filter and group of a shared subscription's queue."""
-        group, wanted = names.share_parts(self._broker.queues.name_of(queue))
-        return wanted or queue, group.replace(
-            "@", "%40"
-        )  # An `@` stands between topic and group in keys of such pairs.
 
     def _keep_best(self, found: list[tuple[int, str, str]]) -> list[tuple[int, str, str]]:
         """Of these and what was kept before; the answer: room for the next ones."""
         self.behind = sorted([*self.behind, *found], key=itemgetter(0), reverse=True)[: self._limit]
         return []
+
+
+def _named(name: str, queue: str) -> tuple[str, str]:
+    """Topic filter and group of a shared subscription's queue."""
+    group, wanted = names.share_parts(name)
+    return wanted or queue, group.replace("@", "%40")  # An `@` stands between topic and group in keys of such pairs.

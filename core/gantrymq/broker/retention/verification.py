@@ -17,8 +17,9 @@ from gantrymq.store.log import record
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gantrymq.broker.broker import Broker
+    from gantrymq.broker.consuming.cursors import Cursors
     from gantrymq.metrics import Metrics
+    from gantrymq.net.api import Wheel
     from gantrymq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -38,11 +39,15 @@ PAGE_BYTES: Final = 4096
 
 
 class Verification:
-    """One per broker. `bytes_per_s`: above 0."""
+    """One per broker. `closed()`: the broker stops; `bytes_per_s`: above 0."""
 
-    def __init__(self, broker: Broker, store: MessageStore, bytes_per_s: int) -> None:
-        self._broker = broker
+    def __init__(
+        self, store: MessageStore, cursors: Cursors, wheel: Wheel, closed: Callable[[], bool], bytes_per_s: int
+    ) -> None:
         self._store = store
+        self._cursors = cursors
+        self._wheel = wheel
+        self._closed = closed
         self._bytes_per_s = bytes_per_s
         self.work = Sliced(store, self._go_on, self._retry, self._stopped)
         self.verified_bytes = 0
@@ -52,7 +57,7 @@ class Verification:
 
     def start(self) -> None:
         """Verify for ever."""
-        self._begin(self._broker.wheel.now_ms())
+        self._begin(self._wheel.now_ms())
 
     def show(self, metrics: Metrics) -> None:
         """Register the metrics."""
@@ -63,21 +68,20 @@ class Verification:
             metrics.read(name, text, source, "counter")
 
     def _begin(self, now_ms: int) -> None:
-        if not self._broker.closed:
+        if not self._closed():
             self.work.job = self._round()
             self._go_on()
 
     def _go_on(self) -> None:
-        if self._broker.closed:
+        if self._closed():
             return
         if self.work.step(SLICE_US):
             self._call_in(1, self._go_on)
         elif self.work.job is None:
-            self._broker.wheel.call_at(self._broker.wheel.now_ms() + ROUND_PAUSE_MS, self._begin)
+            self._wheel.call_at(self._wheel.now_ms() + ROUND_PAUSE_MS, self._begin)
 
     def _call_in(self, ms: int, call: Callable[[], None]) -> None:
-        wheel = self._broker.wheel
-        wheel.call_at(wheel.now_ms() + ms, lambda now_ms: call())
+        self._wheel.call_at(self._wheel.now_ms() + ms, lambda now_ms: call())
 
     def _retry(self, call: Callable[[], None]) -> None:
         self._call_in(RETRY_MS, call)
@@ -110,7 +114,7 @@ class Verification:
         self.rounds += 1
 
     def _check_again(self) -> Slices[None]:
-        store, cursors = self._store, self._broker.cursors
+        store, cursors = self._store, self._cursors
         for entry in list(store.damage.entries.values()):
             if (yield from patient(lambda: store.is_mended(entry))):  # noqa: B023 (called at once)
                 store.damage.forget(entry)

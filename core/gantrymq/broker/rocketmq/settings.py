@@ -26,7 +26,6 @@ class Configured(Context, Protocol):
     """The broker as its settings know it."""
 
     settings: Settings
-    topics_config: TopicsConfig
 
 
 def _boolean(text: str) -> bool:
@@ -71,7 +70,8 @@ class Changeable:
 
 def _put_topics(field: str) -> Callable[[Configured, Any], None]:
     def put(broker: Configured, value: Any) -> None:
-        broker.topics_config = replace(broker.topics_config, **{field: value})
+        settings = broker.settings
+        settings.topics_config = replace(settings.topics_config, **{field: value})
         broker.topics.all_changed()  # the template of auto-created topics is registered with nameservers
 
     return put
@@ -91,7 +91,8 @@ def _put_flush(broker: Configured, value: str) -> None:
 
 
 def _put_typed(broker: Configured, value: bool) -> None:
-    broker.topics_config = replace(broker.topics_config, check_message_type=value)
+    settings = broker.settings
+    settings.topics_config = replace(settings.topics_config, check_message_type=value)
     broker.topics.set_typed(value)
 
 
@@ -129,8 +130,8 @@ def present(broker: Configured) -> dict[str, Any]:
     """What the settings are that somebody chose, here or in the configuration."""
     store, config = broker.store.config, broker.config
     return {
-        "autoCreateTopicEnable": broker.topics_config.auto_create,
-        "defaultTopicQueueNums": broker.topics_config.default_queues,
+        "autoCreateTopicEnable": broker.settings.topics_config.auto_create,
+        "defaultTopicQueueNums": broker.settings.topics_config.default_queues,
         "brokerPermission": broker.settings.permission,
         "flushDiskType": "SYNC_FLUSH" if broker.topics.strict else "ASYNC_FLUSH",
         "fileReservedTime": store.file_reserved_hours,
@@ -162,8 +163,10 @@ NEVER: Final = frozenset({"configBlackList", "brokerConfigPath"})
 class Settings:
     """The settings of one broker."""
 
-    def __init__(self, broker: Configured) -> None:
+    def __init__(self, broker: Configured, topics_config: TopicsConfig) -> None:
         self._broker = broker
+        self.topics_config = topics_config
+        """As it is now: settings change it."""
         self.version = 0
         """Counts changes since start."""
         self.permission = 6

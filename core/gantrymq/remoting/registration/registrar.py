@@ -12,7 +12,7 @@ import logging
 import socket
 from typing import TYPE_CHECKING, Any, Final
 
-from gantrymq.broker.topics import PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig
+from gantrymq.broker.topics import PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig, TopicTable
 from gantrymq.model import names
 from gantrymq.model.errors import GantryError
 from gantrymq.net.places import join_address
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gantrymq.auth.members.key import ClusterKey
-    from gantrymq.broker.broker import Broker
+    from gantrymq.broker.config import BrokerConfig
+    from gantrymq.broker.rocketmq.settings import Settings
     from gantrymq.net.tls.contexts import Outgoing
     from gantrymq.services import ServiceContext
 
@@ -139,13 +140,20 @@ class Registrar:
     """All nameservers of one broker. `bound`: the address that the broker's door listens on; `key`: what it shows them first, if there is one."""
 
     def __init__(
-        self, broker: Broker, context: ServiceContext, bound: tuple[str, int], key: ClusterKey | None = None
+        self,
+        topics: TopicTable,
+        settings: Settings,
+        context: ServiceContext,
+        bound: tuple[str, int],
+        key: ClusterKey | None = None,
     ) -> None:
-        self._broker = broker
+        self._topics = topics
+        self._settings = settings
+        self._config: BrokerConfig = context.config
         self._context = context
         self._key = key
-        self.advertised = advertised_address(broker.config.advertised_host, bound)
-        self._started_ms = broker.clock.now_ms()
+        self.advertised = advertised_address(self._config.advertised_host, bound)
+        self._started_ms = context.clock.now_ms()
         self.links: list[NameserverLink] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._keeping: dict[str, asyncio.Task[None]] = {}
@@ -158,7 +166,7 @@ class Registrar:
 
     async def start(self) -> None:
         """Register with every nameserver; returns when all know us, or after `FIRST_TRY_S`."""
-        self._broker.topics.watch(self.topics_changed)
+        self._topics.watch(self.topics_changed)
         self._follow()
         self._tasks.append(asyncio.create_task(self._keep_following()))
         if self.links:
@@ -180,7 +188,7 @@ class Registrar:
         for address in named:
             if address not in self._keeping:
                 tls = self._context.shared.get("cluster_tls")
-                link = NameserverLink(address, self._key, f"broker {self._broker.config.name}", tls)
+                link = NameserverLink(address, self._key, f"broker {self._config.name}", tls)
                 self.links.append(link)
                 self._keeping[address] = asyncio.create_task(self._keep(link))
 
@@ -196,7 +204,7 @@ class Registrar:
 
     def when_known(self, done: Callable[[], None]) -> None:
         """Call `done` when every nameserver that we are registered with has the topics as they are now, or after `KNOWN_S`."""
-        version = self._broker.topics.version
+        version = self._topics.version
         if self._all_have(version) or len(self._waiting) >= WAITING_MAX:
             done()
             return
@@ -222,61 +230,61 @@ class Registrar:
                 self._release(number)
 
     def _version(self) -> bodies.DataVersion:
-        return bodies.DataVersion(0, self._started_ms, self._broker.topics.version)
+        return bodies.DataVersion(0, self._started_ms, self._topics.version)
 
     def probe(self) -> Command:
         """Asks whether the nameserver has our topics as they are now; counts as a heartbeat and costs next to nothing."""
-        config = self._broker.config
+        config = self._config
         fields = fields_of(DataVersionHeader(self.advertised, config.cluster, config.name, config.id))
         return Command(RequestCode.QUERY_DATA_VERSION, fields, bodies.encode(self._version()))
 
     def command(self, since: int | None = None) -> Command:
         """The registration: all topics of this broker as they are now, or what changed since a version."""
-        config = self._broker.config
+        config = self._config
         host, _, port = self.advertised.rpartition(":")
         header = RegisterBrokerHeader(
             config.name, self.advertised, config.cluster, f"{host}:{int(port) + 1}", config.id, compressed=False
         )
         fields = fields_of(header)
         del fields["bodyCrc32"]
-        names_changed = self._broker.topics.changed_since(since) if since is not None else None
+        names_changed = self._topics.changed_since(since) if since is not None else None
         if names_changed is not None:
             # Read by our own nameserver; RocketMQ's takes the topics of such a table, too, and forgets none.
             fields["gantrySince"] = str(since)
             return Command(RequestCode.REGISTER_BROKER, fields, self._changes(names_changed))
         # Read by our own nameserver: topics that are not in this table are gone.
         fields["gantryCompleteTable"] = "true"
-        return Command(RequestCode.REGISTER_BROKER, fields, self._topics())
+        return Command(RequestCode.REGISTER_BROKER, fields, self._all_topics())
 
     def _changes(self, names_changed: list[str]) -> bytes:
         """Body of a registration with changes alone: as long as these are, however many topics there are."""
-        broker = self._broker
+        topics, permission = self._topics.topics, self._settings.permission
         table = {}
         gone = []
         for name in names_changed:
-            topic = broker.topics.topics.get(name)
+            topic = topics.get(name)
             if topic is None or topic.system:
                 gone.append(name)
             else:
-                table[name] = topic_body(topic.config, broker.settings.permission)
+                table[name] = topic_body(topic.config, permission)
         body = bodies.TopicConfigTable(table, self._version())
         return bodies.encode({"topicConfigSerializeWrapper": body, "filterServerList": [], "gantryGone": gone})
 
-    def _topics(self) -> bytes:
+    def _all_topics(self) -> bytes:
         """Body of the whole registration, made once for all nameservers."""
-        broker = self._broker
-        if self._body_version == broker.topics.version:
+        topics, permission = self._topics, self._settings.permission
+        if self._body_version == topics.version:
             return self._body
-        table = topic_table(broker, self._started_ms)
-        for name, config in broker.topics.given.items():
-            table.topic_config_table.setdefault(name, topic_body(config, broker.settings.permission))
-        if broker.topics_config.auto_create:
-            queues = broker.topics_config.default_queues
+        table = topic_table(topics, permission, self._started_ms)
+        for name, config in topics.given.items():
+            table.topic_config_table.setdefault(name, topic_body(config, permission))
+        if self._settings.topics_config.auto_create:
+            queues = self._settings.topics_config.default_queues
             # Clients that send to an unknown topic take this one's queues (RocketMQ: autoCreateTopicEnable).
             template = TopicConfig(names.AUTO_CREATE_TEMPLATE, queues, queues, PERM_READ | PERM_WRITE | PERM_INHERIT)
-            table.topic_config_table[template.name] = topic_body(template, broker.settings.permission)
+            table.topic_config_table[template.name] = topic_body(template, permission)
         self._body = bodies.encode(bodies.RegisterBody(table, []))
-        self._body_version = broker.topics.version
+        self._body_version = topics.version
         return self._body
 
     async def _keep(self, link: NameserverLink) -> None:
@@ -314,11 +322,11 @@ class Registrar:
             backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)
 
     async def _register(self, link: NameserverLink) -> Command:
-        version = self._broker.topics.version
+        version = self._topics.version
         since = link.version if link.connected else None
         answer = await link.request(self.command(since))
         if answer.code == ResponseCode.SUCCESS and answer.fields.get("gantryUnknown") == "true":
-            version = self._broker.topics.version
+            version = self._topics.version
             answer = await link.request(self.command())
         if answer.code == ResponseCode.SUCCESS:
             link.version = version
@@ -327,7 +335,7 @@ class Registrar:
     async def stop(self, deadline_s: float) -> None:
         """Leave the routes; a nameserver that does not answer within the deadline finds out by the closed
         connection."""
-        self._broker.topics.unwatch(self.topics_changed)
+        self._topics.unwatch(self.topics_changed)
         for number in list(self._waiting):
             self._release(number)
         tasks = [*self._tasks, *self._keeping.values()]
@@ -336,7 +344,7 @@ class Registrar:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._tasks = []
         self._keeping.clear()
-        config = self._broker.config
+        config = self._config
         fields = fields_of(UnregisterBrokerHeader(config.name, self.advertised, config.cluster, config.id))
         try:
             async with asyncio.timeout(min(deadline_s, ANSWER_S)):

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from gantrymq.broker.topics import PERM_INHERIT, TopicConfig
+from gantrymq.broker.topics import PERM_INHERIT, TopicConfig, TopicTable
 from gantrymq.remoting import json_bodies as bodies
-
-if TYPE_CHECKING:
-    from gantrymq.broker.broker import Broker
 
 
 def topic_body(config: TopicConfig, broker_permission: int = 6) -> bodies.TopicConfigBody:
@@ -20,7 +15,7 @@ def topic_body(config: TopicConfig, broker_permission: int = 6) -> bodies.TopicC
     )  # fmt: skip
 
 
-def topic_table(broker: Broker, started_ms: int) -> bodies.TopicConfigTable:
+def topic_table(topics: TopicTable, broker_permission: int, started_ms: int) -> bodies.TopicConfigTable:
     """All topics with the version that nameservers compare."""
-    table = {config.name: topic_body(config, broker.settings.permission) for config in broker.topics.configs()}
-    return bodies.TopicConfigTable(table, bodies.DataVersion(0, started_ms, broker.topics.version))
+    table = {config.name: topic_body(config, broker_permission) for config in topics.configs()}
+    return bodies.TopicConfigTable(table, bodies.DataVersion(0, started_ms, topics.version))

@@ -244,7 +244,8 @@ def test_a_topic_of_dead_letters_that_cannot_be_made_takes_nothing(
     node.call("add_route", Route("rx", "prefix", "x", "dead", node.call("create_light")))
     queue = Queue(node, "a", Policy(name="a", dead_kind="prefix", dead_target={"tag": "dead", "topic": "x"}))
     queue.send(b"0", b"1")
-    node.broker.topics_config = replace(node.broker.topics_config, auto_create=False)
+    settings = node.broker.settings
+    settings.topics_config = replace(settings.topics_config, auto_create=False)
     queue.settle(queue.take(), Outcome.DROP)
     assert [queue.ready(), node.broker.topics.get("x")] == [0, None]
     assert [record.levelname for record in caplog.records if "dead letters cannot be made" in record.message] == [

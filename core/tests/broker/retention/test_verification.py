@@ -52,10 +52,15 @@ def overwrite(files: FileSystem, position: int, data: bytes, root: Path = ROOT) 
     return old
 
 
+def verifying(node: KeepingNode) -> Verification:
+    broker = node.broker
+    return Verification(node.store, broker.cursors, node.wheel, lambda: broker.closed, RATE)
+
+
 def verified(node: KeepingNode, rounds: int = 1) -> Verification:
     """A verification that has come to the end that often."""
     node.flush()
-    made = Verification(node.broker, node.store, RATE)
+    made = verifying(node)
     made.start()
     for _ in range(100_000):
         if made.rounds == rounds:
@@ -105,7 +110,7 @@ def test_a_round_goes_on_where_the_stop_was(monkeypatch: pytest.MonkeyPatch) -> 
     node = KeepingNode(MemoryFileSystem(), config=NEVER)
     node.send(400, size=1000)
     node.flush()
-    half = Verification(node.broker, node.store, RATE)
+    half = verifying(node)
     half.start()
     while node.store.damage.verified < 200_000:
         node.wheel.advance(10)
@@ -146,7 +151,7 @@ def test_reads_that_wait_for_the_disk_are_waited_for() -> None:
     node.flush()
     cold = node.read_cold()
     node.files.is_cold = lambda path, at: True
-    made = Verification(node.broker, node.store, RATE)
+    made = verifying(node)
     made.start()
     while not made.rounds:
         if cold.queued:
@@ -191,7 +196,7 @@ def test_what_the_disk_cannot_read_is_listed_and_the_rest_is_verified(cold: bool
     ]
     reads = node.read_cold() if cold else None
     node.files.is_cold = lambda path, at: cold and "commitlog" in path.parts
-    made = Verification(node.broker, node.store, RATE)
+    made = verifying(node)
     made.start()
     for _ in range(100_000):
         if made.rounds:

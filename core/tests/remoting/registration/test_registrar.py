@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gantrymq.auth.members.key import ClusterKey, parse_key
+from gantrymq.broker.config import BrokerConfig
 from gantrymq.broker.topics import TopicConfig
 from gantrymq.net.testing import FakeLink, ManualClock, ManualWheel
 from gantrymq.remoting.codec import Command, FrameReader
@@ -87,6 +88,8 @@ async def until(servers: list[Nameserver], condition: Callable[[], bool]) -> Non
 @dataclass
 class Context:
     nameservers: list[str]
+    config: BrokerConfig
+    clock: ManualClock
     shared: dict[str, Any] = field(default_factory=dict)
 
 
@@ -106,8 +109,9 @@ def run(
         for server in servers:
             await server.start()
         bench = Bench(tmp_path)
-        context = Context([f"127.0.0.1:{server.port}" for server in servers])
-        registrar = Registrar(bench.broker, context, ("127.0.0.1", 10911), key)  # type: ignore[arg-type]
+        broker = bench.broker
+        context = Context([f"127.0.0.1:{server.port}" for server in servers], broker.config, bench.clock)
+        registrar = Registrar(broker.topics, broker.settings, context, ("127.0.0.1", 10911), key)  # type: ignore[arg-type]
         try:
             await body(bench, registrar, servers)
         finally:

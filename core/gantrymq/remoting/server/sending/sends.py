@@ -327,7 +327,7 @@ class Sends:
             raise GantryError(
                 ErrorCode.TOPIC_NOT_FOUND,
                 f"topic[{name}] not exist, apply first please! (gantry topic create {name}; "
-                f"topics.auto_create is {str(broker.topics_config.auto_create).lower()})",
+                f"topics.auto_create is {str(broker.settings.topics_config.auto_create).lower()})",
             )
         return broker.ensure_topic(name, True, max(1, min(header.default_queues, queues)), (NATIVE, peer))
 
@@ -335,10 +335,10 @@ class Sends:
         """Queues at most of a topic that comes into being on the pattern of this one; 0: none does so
         (TopicConfigManager.createTopicInSendMessageMethod)."""
         broker = self._broker
-        if not broker.topics_config.auto_create:
+        if not broker.settings.topics_config.auto_create:
             return 0
         if template == names.AUTO_CREATE_TEMPLATE:
-            return broker.topics_config.default_queues
+            return broker.settings.topics_config.default_queues
         topic = self._topics.get(template)
         config = topic.config if topic is not None else broker.topics.given.get(template)
         return config.write_queues if config is not None and config.perm & PERM_INHERIT else 0

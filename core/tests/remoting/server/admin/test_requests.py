@@ -465,7 +465,7 @@ def test_settings_are_records(tmp_path: Path) -> None:
     assert (values["brokerName"], values["brokerClusterName"], values["listenPort"]) == (
         "broker-a", "DefaultCluster", "10911",
     )  # fmt: skip
-    assert again.broker.topics_config.auto_create is False
+    assert again.broker.settings.topics_config.auto_create is False
     assert again.store.config.file_reserved_hours == 48
     assert again.broker.topics.strict
     again.close()

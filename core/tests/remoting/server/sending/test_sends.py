@@ -138,7 +138,7 @@ def test_topic_is_created_with_the_queues_asked_for(bench: Bench) -> None:
     assert send(link, b="Many", d="99").code == 0
     many = bench.broker.topics.get("Many")
     assert many is not None
-    assert many.write_queues == bench.broker.topics_config.default_queues
+    assert many.write_queues == bench.broker.settings.topics_config.default_queues
 
 
 REFUSED = {
