@@ -216,7 +216,7 @@ class Publishable:
     __slots__ = ("_allowed",)
 
     def __init__(self) -> None:
-        self._allowed: set[bytes] = set()
+        self._allowed: dict[bytes, None] = {}
 
     def check(self, identity: Identity, arguments: bytes, vhost: str) -> None:
         """Raises AmqpError for what the user may not publish."""
@@ -226,7 +226,7 @@ class Publishable:
             check_publish(identity, clean(exchange.decode("utf-8", "replace")), key.decode("utf-8", "replace"), vhost)
             if len(self._allowed) >= PUBLISHABLE_MAX:
                 self._allowed.clear()
-            self._allowed.add(arguments)
+            self._allowed[arguments] = None
 
     def forget(self) -> None:
         """Something changed: all is asked again."""

@@ -20,7 +20,7 @@ from gantrymq.net.procedures.driver import Steps, run
 from gantrymq_gateways.amqp import access
 from gantrymq_gateways.amqp.channels import channel as channels
 from gantrymq_gateways.amqp.channels import declare, transactions
-from gantrymq_gateways.amqp.channels.channel import Channel, Handler, clean_names
+from gantrymq_gateways.amqp.channels.channel import NO_EVENTS, Channel, Handler, clean_names
 from gantrymq_gateways.amqp.login import Login
 from gantrymq_gateways.amqp.messages.publish import Publisher, PublishingChannel, UnknownExchangeError
 from gantrymq_gateways.amqp.messages.timeouts import timed_out
@@ -68,6 +68,8 @@ log = logging.getLogger(__name__)
 
 HANDLERS: Final[dict[str, Handler]] = {**channels.HANDLERS, **declare.HANDLERS, **transactions.HANDLERS}
 
+BACKLOG, LOG, BLOCKED = 1, 2, 4
+"""Why we stop reading: events wait for an earlier one; what was published is not stored; the broker has no room."""
 BACKLOG_MAX: Final = 1000
 """Events of one connection that wait for an earlier one before we stop reading."""
 BLOCKED_MS: Final = 1000
@@ -81,6 +83,39 @@ def _body_bytes(event: Event) -> int:
 
 class AmqpDoor:
     """See the module and `net.api.Door`."""
+
+    __slots__ = (
+        "_blocked_until",
+        "_channels",
+        "_closing",
+        "_connection",
+        "_counted",
+        "_deadline",
+        "_ending",
+        "_holds",
+        "_lifetime",
+        "_link",
+        "_login",
+        "_orphaned",
+        "_out_bytes",
+        "_over",
+        "_owned",
+        "_publishable",
+        "_publisher",
+        "_released",
+        "_settings",
+        "_settlements",
+        "_stalled",
+        "_touched",
+        "_waiting",
+        "_waiting_bytes",
+        "_written",
+        "connected_ms",
+        "frame_max",
+        "gateway",
+        "identity",
+        "vhost",
+    )
 
     def __init__(self, gateway: Gateway, settings: Settings) -> None:
         self.gateway = gateway
@@ -99,7 +134,8 @@ class AmqpDoor:
         self._touched: dict[Queue, None] = {}
         self._stalled: dict[Queue, None] = {}
         self._owned: dict[Queue, None] = {}
-        self._holds: set[str] = set()
+        self._holds = 0
+        """Reasons not to read: bits of `BACKLOG`, `LOG` and `BLOCKED`."""
         self._out_bytes = 0
         self._waiting = 0
         self._waiting_bytes = 0
@@ -440,11 +476,11 @@ class AmqpDoor:
         if channel.dead:
             return
         if channel.busy or channel.backlog:
-            channel.backlog.append(event)
+            channel.wait(event)
             self._waiting += 1
             self._waiting_bytes += _body_bytes(event)
             if self._waiting > BACKLOG_MAX or self._waiting_bytes > self.gateway.config.inbound_bytes_max:
-                self._hold("backlog", True)
+                self._hold(BACKLOG, True)
             return
         self._handle_now(channel, event)
 
@@ -453,13 +489,13 @@ class AmqpDoor:
             self._publish(channel, event)
         elif isinstance(event, MethodReceived):
             if event.method.name not in channels.UNORDERED and self._stores(channel):
-                channel.backlog.appendleft(event)
+                channel.wait(event, first=True)
                 self._waiting += 1
                 return
             self._method(channel, event)
         elif isinstance(event, ChannelClosing):
             if self._stores(channel):
-                channel.backlog.appendleft(event)
+                channel.wait(event, first=True)
                 self._waiting += 1
                 return
             self._drop_channel(channel.number)
@@ -524,16 +560,15 @@ class AmqpDoor:
         if channel.draining:
             return
         channel.draining = True
-        backlog = channel.backlog
-        while backlog and not channel.busy:
-            event = backlog.popleft()
+        while channel.backlog and not channel.busy:
+            event = channel.take()
             self._waiting -= 1
             self._waiting_bytes -= _body_bytes(event)
             if channel.dead and not (self._orphaned and isinstance(event, Publish)):
                 continue
-            waiting = len(backlog)
+            waiting = len(channel.backlog)
             self._handle_now(channel, event)
-            if len(backlog) > waiting:
+            if len(channel.backlog) > waiting:
                 break
         channel.draining = False
         self._take_more()
@@ -585,7 +620,7 @@ class AmqpDoor:
         """See publish.Publishers."""
         publisher = self._publisher
         if publisher is not None and publisher.bytes_open < self.gateway.config.inbound_bytes_max // 2:
-            self._hold("log", False)
+            self._hold(LOG, False)
         if isinstance(channel, Channel) and channel.backlog and not channel.busy:
             self._catch_up(channel)
         elif self._closing:
@@ -597,7 +632,7 @@ class AmqpDoor:
             if self._connection.has_capability(BLOCKED_CAPABILITY):
                 self.send(0, "connection.blocked", code.value)
             log.warning("%s: publisher blocked: %s", self._link.peer, code.value)
-            self._hold("blocked", True)
+            self._hold(BLOCKED, True)
         self._blocked_until = self.gateway.clock.monotonic_ms() + BLOCKED_MS
         self._arm()
 
@@ -605,7 +640,7 @@ class AmqpDoor:
         self._blocked_until = 0
         if self._connection.running and self._connection.has_capability(BLOCKED_CAPABILITY):
             self.send(0, "connection.unblocked")
-        self._hold("blocked", False)
+        self._hold(BLOCKED, False)
         if self._publisher is not None:
             self._publisher.retry()
 
@@ -633,7 +668,7 @@ class AmqpDoor:
             self.gateway.received += publisher.submitted
             publisher.submitted = 0
             if publisher.bytes_open > self.gateway.config.inbound_bytes_max:
-                self._hold("log", True)
+                self._hold(LOG, True)
         self.settle_now()
         if self._touched:
             touched, self._touched = self._touched, {}
@@ -670,7 +705,7 @@ class AmqpDoor:
                 self._uncount([counted])
             self._waiting -= len(channel.backlog)
             self._waiting_bytes -= sum(map(_body_bytes, channel.backlog))
-            channel.backlog.clear()
+            channel.backlog = NO_EVENTS
             self._take_more()
             channel.release()
             self._end_of_chunk()
@@ -737,16 +772,16 @@ class AmqpDoor:
     def _take_more(self) -> None:
         """Read again when the backlog is half of what stopped us."""
         if self._waiting <= BACKLOG_MAX // 2 and self._waiting_bytes <= self.gateway.config.inbound_bytes_max // 2:
-            self._hold("backlog", False)
+            self._hold(BACKLOG, False)
 
-    def _hold(self, reason: str, on: bool) -> None:
+    def _hold(self, reason: int, on: bool) -> None:
         """Stop reading while there is a reason to."""
         if on:
             if not self._holds:
                 self._link.pause_reading()
-            self._holds.add(reason)
-        elif reason in self._holds:
-            self._holds.discard(reason)
+            self._holds |= reason
+        elif self._holds & reason:
+            self._holds &= ~reason
             if not self._holds:
                 self._link.resume_reading()
 

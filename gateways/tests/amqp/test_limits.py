@@ -294,7 +294,7 @@ def test_idle_connection_is_small() -> None:
     gc.collect()
     per_peer = (tracemalloc.get_traced_memory()[0] - before) / len(peers)
     tracemalloc.stop()
-    assert per_peer < 12 * 1024, per_peer
+    assert per_peer < 6 * 1024, per_peer
 
 
 @pytest.mark.parametrize("properties", [NO_PROPERTIES, b"\x10\x00\x02"])

@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 
 Handler = Callable[..., Steps | None]
 
+NO_EVENTS: Final = ()
+"""Backlog of a channel where none waits: most are idle, and an empty queue takes 760 bytes."""
+
 
 class Door(Outlet, Protocol):
     """The connection that a channel belongs to."""
@@ -106,13 +109,34 @@ class Channel(PublishingChannel):
         self.transaction: Transaction | None = None
         self.last_queue = ""
         """The queue last declared here: what an empty queue name means."""
-        self.backlog: deque[Event] = deque()
+        self.backlog: deque[Event] | tuple[()] = NO_EVENTS
+        """Events that wait for an earlier one; a queue of its own has a channel only then."""
         self.cancels: list[str] = []
         """Consumers that the server cancelled while the channel was busy."""
         self.busy = False
         """Steps are on their way; events wait in the backlog."""
         self.draining = False
         """The backlog is being worked off further up the stack."""
+
+    def wait(self, event: Event, first: bool = False) -> None:
+        """Into the backlog; `first`: before all others."""
+        backlog = self.backlog
+        if isinstance(backlog, tuple):
+            backlog = self.backlog = deque()
+        if first:
+            backlog.appendleft(event)
+        else:
+            backlog.append(event)
+
+    def take(self) -> Event:
+        """The first event of the backlog. Raises IndexError."""
+        backlog = self.backlog
+        if isinstance(backlog, tuple):
+            raise IndexError("no event waits")
+        event = backlog.popleft()
+        if not backlog:
+            self.backlog = NO_EVENTS
+        return event
 
     def reply(self, name: str, *arguments: Any) -> None:
         """A method to the peer, unless the channel is gone."""

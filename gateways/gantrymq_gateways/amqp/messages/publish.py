@@ -6,7 +6,6 @@ means natively. Both are forgotten when full, and a target also when definitions
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
 from gantrymq.broker.port import PASSING, BrokerPort, SubmitResult
@@ -204,7 +203,7 @@ class PublishingChannel:
         self.published = 0
         """Sequence number of the last message since confirm.select."""
         self.confirmed = 0
-        self.pending: deque[Batch] = deque()
+        self.pending: list[Batch] = []
         """Submitted and not answered yet, in order."""
 
 
@@ -231,6 +230,22 @@ class Publishers(Protocol):
 
 class Publisher:
     """Batches of one connection."""
+
+    __slots__ = (
+        "_again",
+        "_batch",
+        "_contents",
+        "_due",
+        "_flying",
+        "_held",
+        "_now_ms",
+        "_owner",
+        "_port",
+        "_retrying",
+        "_targets",
+        "bytes_open",
+        "submitted",
+    )
 
     def __init__(
         self, port: BrokerPort, targets: Targets, contents: Contents, now_ms: Callable[[], int], owner: Publishers
@@ -364,7 +379,7 @@ class Publisher:
         pending = channel.pending
         reached = channel.confirmed
         while pending and pending[0].done:
-            batch = pending.popleft()
+            batch = pending.pop(0)
             first = reached + 1
             if batch.numbered:
                 reached += len(batch.messages)

@@ -5,9 +5,7 @@ No time is kept per delivery: a channel notes from time to time which tag comes 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from gantrymq_gateways.amqp.wire.constants import PRECONDITION_FAILED, AmqpError
@@ -30,7 +28,7 @@ class Ages:
     __slots__ = ("_marks",)
 
     def __init__(self) -> None:
-        self._marks: deque[tuple[int, int]] = deque()
+        self._marks: list[tuple[int, int]] = []
         """(milliseconds, next tag then): rising."""
 
     def overdue(
@@ -40,16 +38,16 @@ class Ages:
         marks = self._marks
         first = next(iter(open_), next_tag)
         while marks and marks[0][1] <= first:
-            marks.popleft()
+            del marks[0]
         found = self._first(open_, now_ms)
         if open_ and (not marks or marks[-1][1] != next_tag):
             marks.append((now_ms, next_tag))
             if len(marks) > MARKS_MAX:
-                self._marks = deque(islice(marks, 0, None, 2))
+                self._marks = marks[::2]
         return found
 
     def _first(self, open_: dict[int, tuple[Queue, int, Consumer | None]], now_ms: int) -> tuple[int, Queue] | None:
-        marks, at = list(self._marks), 0
+        marks, at = self._marks, 0
         for tag, (queue, _, _) in open_.items():
             while at < len(marks) and marks[at][1] <= tag:
                 at += 1

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
+from sys import intern
 from typing import Any, Final
 
 from gantrymq.net.held.outbound import Piece, Pieces, gathered
@@ -119,6 +120,10 @@ SECURE_MAX: Final = 4
 """Challenges of one login; no mechanism has more than two."""
 
 
+_same_capabilities: dict[frozenset[str], frozenset[str]] = {}
+"""One object for all clients that announce the same: at most eight."""
+
+
 class _Phase(Enum):
     OPEN = auto()
     CLOSING = auto()
@@ -156,6 +161,38 @@ NOBODY: Final = Asked()
 
 class Connection:
     """State and outbox of one connection."""
+
+    __slots__ = (
+        "_asked",
+        "_assembling",
+        "_authenticate",
+        "_buffer",
+        "_capabilities",
+        "_challenges",
+        "_channels",
+        "_deadline",
+        "_ended",
+        "_half_ms",
+        "_heard",
+        "_mechanisms",
+        "_need",
+        "_now",
+        "_number",
+        "_out",
+        "_out_is_large",
+        "_payload_max",
+        "_reason",
+        "_settings",
+        "_silent_halves",
+        "_state",
+        "channel_max",
+        "client",
+        "client_name",
+        "frame_max",
+        "mechanism",
+        "taken",
+        "user",
+    )
 
     def __init__(
         self,
@@ -514,15 +551,15 @@ class Connection:
         properties, mechanism, response, _locale = arguments
         capabilities = lookup(properties, "capabilities")
         if capabilities is not None and capabilities.kind == "F":
-            self._capabilities = frozenset(
-                name for name, value in capabilities.value if value.kind == "t" and value.value
-            )
-        self.client = text_or_empty(lookup(properties, "product"))[:64]
+            said = {name for name, value in capabilities.value if value.kind == "t" and value.value}
+            found = c.ASKED_CAPABILITIES & said
+            self._capabilities = _same_capabilities.setdefault(found, found)
+        self.client = intern(text_or_empty(lookup(properties, "product"))[:64])
         self.client_name = text_or_empty(lookup(properties, "connection_name"))[:128]
         if mechanism not in self._mechanisms.decode().split():
             self._logged_in(mechanism, False)
             return
-        self.mechanism = mechanism
+        self.mechanism = intern(mechanism)
         self._secured(bytes(response))
 
     def _secured(self, response: bytes) -> None:
@@ -542,7 +579,7 @@ class Connection:
                 return
             user = False
         if isinstance(user, str):
-            self.user = user
+            self.user = intern(user)
             self._state = State.TUNE
             settings = self._settings
             self.send(0, "connection.tune", settings.channel_max, settings.frame_max, settings.heartbeat_s)

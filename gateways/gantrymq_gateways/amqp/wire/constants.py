@@ -172,6 +172,8 @@ NUMBER_ACK: Final = METHODS["basic.ack"].number
 BLOCKED_CAPABILITY: Final = "connection.blocked"
 CANCEL_CAPABILITY: Final = "consumer_cancel_notify"
 AUTH_CLOSE_CAPABILITY: Final = "authentication_failure_close"
+ASKED_CAPABILITIES: Final = frozenset({BLOCKED_CAPABILITY, CANCEL_CAPABILITY, AUTH_CLOSE_CAPABILITY})
+"""Whether a client announced one of these matters to somebody."""
 
 CAPABILITIES: Final = (
     "publisher_confirms",
