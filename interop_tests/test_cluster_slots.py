@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,19 @@ def comes_in(gateway: Gantry, client: str) -> bool:
     return True
 
 
+def refused_after_s(gateway: Gantry, client: str) -> float:
+    """How long a client waits until it is told that it cannot come in."""
+    paho = Paho(gateway, client)
+    began = time.monotonic()
+    paho.client.connect(*gateway.address("mqtt"))
+    paho.client.loop_start()
+    _, code = paho.event("connect")
+    waited_s = time.monotonic() - began
+    paho.client.loop_stop()
+    assert code != 0
+    return waited_s
+
+
 def test_slots_are_shared_moved_and_shown(cluster: Cluster) -> None:
     until(lambda: are_shared(counts(cluster)))
     shown = gantry(cluster, "cluster", "slots")
@@ -122,12 +136,21 @@ def test_names_of_a_broker_that_is_away_wait_and_others_go_on(cluster: Cluster) 
     third.start()
     for gateway in gateways:
         until(lambda gateway=gateway: comes_in(gateway, theirs))  # type: ignore[misc]
+    subscriber = Paho(gateways[0], others, False).start()
     os.kill(third.pid, signal.SIGSTOP)
     try:
         for gateway in gateways:
+            assert refused_after_s(gateway, theirs) < 2, "first it is found to say nothing"
+            assert refused_after_s(gateway, theirs) < 0.5
             assert comes_in(gateway, others)
+        subscriber.subscribe(("after/#", 1))  # as soon as the connection is given up
+        began = time.monotonic()
+        for number in range(20):
+            subscriber.subscribe((f"more{number}/#", 1))
+        assert time.monotonic() - began < 5, "nothing waits for it any more"
     finally:
         os.kill(third.pid, signal.SIGCONT)
+        subscriber.stop()
     for gateway in gateways:
         until(lambda gateway=gateway: comes_in(gateway, theirs))  # type: ignore[misc]
     assert "is registered, so it is there" in " ".join(

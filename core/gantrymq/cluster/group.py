@@ -40,6 +40,8 @@ class GroupPort(BrokerPort, Protocol):
 
     up: bool
     """Connected; false before the calls that were open are answered with UNAVAILABLE."""
+    heard: int
+    """Counts what came from the group, whatever it was: while it grows the group does not hang."""
 
     def take_lease(
         self, name: str, force: bool, on_lost: Callable[[str], None], token: object, on_done: Done,
@@ -105,7 +107,7 @@ class Group:
         self.refused_ms: int | None = None
         """Since when it is not used because of those."""
         self.hangs = False
-        """Connected, but an acquire is open for too long: it is asked for nothing more until it answers (cluster/patience.py)."""
+        """Connected, but a question is open for too long: it is asked for nothing more until it answers (cluster/patience.py)."""
         self.attempt = 0
         """Counts connections: what an earlier one still does is ignored."""
         self.failures = 0
@@ -154,6 +156,12 @@ class Group:
         return tag == self.tag or tag in self.inherited
 
 
+class Patient(Protocol):
+    """Asks groups that may hang (cluster/patience.py)."""
+
+    def ask(self, group: Group, question: Call, undo: Callable[[Any], None] = ...) -> Call: ...
+
+
 class Cluster(Protocol):
     """What the parts of a ClusterPort ask of it."""
 
@@ -170,6 +178,7 @@ class Cluster(Protocol):
     def members_changed(self) -> None: ...
 
     slots: SlotView
+    decisions: Patient
 
     def home(self, name: str) -> Group: ...
 
@@ -256,14 +265,18 @@ class ClusterCursor:
         return parts
 
 
-def ask_owner(cluster: Cluster, name: str, ask: Callable[[Group, Under | None], Call]) -> Steps:
+def ask_owner(
+    cluster: Cluster, name: str, ask: Callable[[Group, Under | None], Call], undo: Callable[[Group, Any], None]
+) -> Steps:
     """Ask the group that decides about a name. Returns (group, result). A group that does not, or not any more, is followed by who does, 3 s at most;
-    then UNAVAILABLE."""
+    then UNAVAILABLE, as at once of one that hangs: `undo` gets what it answers all the same."""
     until_ms = cluster.wheel.now_ms() + ASK_MS
     while True:
         group = cluster.home(name)
         try:
-            result: Any = yield ask(group, cluster.slots.under(name))
+            result: Any = yield cluster.decisions.ask(
+                group, ask(group, cluster.slots.under(name)), partial(undo, group)
+            )
             return group, result
         except GantryError as error:
             if error.code is not ErrorCode.NOT_OWNER:

@@ -59,7 +59,10 @@ class ClusterLeases:
                 old.on_lost(name)
             return partial(group.port.take_lease, name, force, partial(self._lost_at, group), under=under)
 
-        group, inner = yield from ask_owner(self._cluster, _key(name), at)
+        def give_back(group: Group, inner: int) -> None:
+            group.port.drop_lease(name, inner)
+
+        group, inner = yield from ask_owner(self._cluster, _key(name), at, give_back)
         epoch = self._cluster.number()
         self._held[name] = _Lease(group, epoch, inner, on_lost)
         return epoch
@@ -70,12 +73,8 @@ class ClusterLeases:
         if home is None or not home.settled or name in self._held:
             on_done(token, False)
         else:
-            home.port.is_free(
-                name,
-                token,
-                lambda token, result: on_done(token, _free(result)),
-                under=self._cluster.slots.under(_key(name)),
-            )
+            question = partial(home.port.is_free, name, under=self._cluster.slots.under(_key(name)))
+            self._cluster.decisions.ask(home, question)(token, lambda token, result: on_done(token, _free(result)))
 
     def _lost_at(self, group: Group, name: str) -> None:
         lease = self._held.get(name)

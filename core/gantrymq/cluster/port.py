@@ -19,7 +19,7 @@ from gantrymq.cluster import join as cluster_join
 from gantrymq.cluster.cursors import ClusterCursors
 from gantrymq.cluster.drain import ClusterDrain
 from gantrymq.cluster.everywhere import Everywhere
-from gantrymq.cluster.group import SOME_ROUTES, Group, GroupPort
+from gantrymq.cluster.group import SOME_ROUTES, Group, GroupPort, Patient
 from gantrymq.cluster.leases import ClusterLeases
 from gantrymq.cluster.names import (
     GROUPS_MAX,
@@ -28,6 +28,7 @@ from gantrymq.cluster.names import (
     mark,
     split_light,
 )
+from gantrymq.cluster.patience import Decisions, hangs
 from gantrymq.cluster.pieces import Piece, submit_pieces
 from gantrymq.cluster.slots.view import SlotView
 from gantrymq.cluster.tables import ClusterTables
@@ -84,6 +85,7 @@ class ClusterPort:
         self.slots = SlotView(turn, self.members_changed)
         self._tables = ClusterTables(self)
         self._cursors = ClusterCursors(self)
+        self.decisions: Patient = Decisions(self, self._cursors.joined)
         self.places: dict[str, list[tuple[Group, int]]] = {}
         """By topic: group and queue behind each queue number shown to the doors; numbers stay while this process runs."""
         self._taps: dict[int, _Tap] = {}
@@ -214,12 +216,14 @@ class ClusterPort:
         self._tables.forget()
 
     def home(self, name: str) -> Group:
-        """Where `name` is at home: at the owner of its slot, where there are slots. Raises UNAVAILABLE if that group is not there."""
+        """Where `name` is at home: at the owner of its slot, where there are slots. Raises UNAVAILABLE if that group is not there, or hangs."""
         if self.slots.known:
             owner = self.slots.owner(name)
             found = next((group for group in self._ready if group.name == owner), None)
             if found is None:
                 raise unavailable(owner)
+            if found.hangs:
+                raise hangs(found)
             return found
         registered = [group for group in self.groups if group.registered or group.ready]
         registered = [group for group in registered if not group.draining] or registered
@@ -230,6 +234,8 @@ class ClusterPort:
         )
         if not found.ready:
             raise unavailable(found.name)
+        if found.hangs:
+            raise hangs(found)
         return found
 
     def _named(self, name: str) -> Group:
@@ -381,7 +387,7 @@ class ClusterPort:
 
     def _usable(self) -> list[Group]:
         """Groups for what is new."""
-        lasting = [group for group in self._ready if not group.draining]
+        lasting = [group for group in self._ready if not group.draining and not group.hangs]
         return [group for group in lasting if group.settled] or lasting or self._ready
 
     def ensure_topic(self, name: str, create: int, token: Any, on_done: Done) -> None:

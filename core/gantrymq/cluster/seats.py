@@ -69,7 +69,12 @@ class ClusterSeats:
                 group.port.take_seat, part.local, seat.terms, partial(self._turned, cursor, seat, group), under=under
             )
 
-        group, found = yield from ask_owner(self._cluster, _key(cursor), at)
+        def leave(group: Group, found: tuple[int, bool]) -> None:
+            part = cursor.parts.get(group.index)
+            if part is not None:
+                group.port.leave_seat(part.local, found[0], None, lambda token, result: None)
+
+        group, found = yield from ask_owner(self._cluster, _key(cursor), at, leave)
         seat.group, seat.inner, seat.active = group, found[0], found[1]
 
     @staticmethod

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.broker.port import Done
 from gantrymq.cluster.everywhere import Everywhere
+from gantrymq.cluster.patience import hangs
 from gantrymq.model.errors import GantryError
-from gantrymq.net.procedures.driver import Gathering, Steps, everywhere, first_error
+from gantrymq.net.procedures.driver import Call, Gathering, Steps, everywhere, first_error
 
 if TYPE_CHECKING:
     from gantrymq.cluster.group import Cluster, Group
@@ -141,7 +142,7 @@ class ClusterTables:
         except GantryError as error:
             on_done(token, error)
             return
-        calls = [partial(self._cluster.groups[index].port.put, name, batch) for index, batch in batches.items()]
+        calls = [self._asked(index, "put", name, batch) for index, batch in batches.items()]
         everywhere(calls, token, on_done)
 
     def put_if(
@@ -178,7 +179,7 @@ class ClusterTables:
             on_done(token, fits)
 
         calls = [
-            partial(self._cluster.groups[index].port.put_if, name, [items[number] for number in numbers])
+            self._asked(index, "put_if", name, [items[number] for number in numbers])
             for index, numbers in batches.items()
         ]
         Gathering(calls, gathered)
@@ -230,7 +231,12 @@ class ClusterTables:
                 calls, None, lambda _token, gone: on_done(token, gone if isinstance(gone, GantryError) else True)
             )
 
-        self._cluster.groups[index].port.put_together(name, key, expected, items, None, done)
+        self._asked(index, "put_together", name, key, expected, items)(None, done)
+
+    def _asked(self, index: int, method: str, *arguments: Any) -> Call:
+        """What a group is to change of its rows. Of one that hangs nobody knows whether it does: as where its connection is lost."""
+        group = self._cluster.groups[index]
+        return self._cluster.decisions.ask(group, partial(getattr(group.port, method), *arguments))
 
     def home(self, name: str, key: str) -> Group:
         """The group where a row belongs: one of a session's filters where the session's own does."""
@@ -243,7 +249,11 @@ class ClusterTables:
     def target(self, name: str, key: str) -> int:
         """Index of the group that a row is to be written at. Raises UNAVAILABLE."""
         found = self.place_of(name, key)
-        return found if found is not None else self.home(name, key).index
+        if found is None:
+            return self.home(name, key).index
+        if self._cluster.groups[found].hangs:
+            raise hangs(self._cluster.groups[found])
+        return found
 
     def place_of(self, name: str, key: str) -> int | None:
         """Index of the group where the row was changed last."""

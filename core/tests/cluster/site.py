@@ -30,6 +30,7 @@ class Line:
         """Cut when so many calls were made."""
         self.held: list[tuple[int, Any]] | None = None
         """Answers that do not come yet, while the broker hangs."""
+        self.heard = 0
 
     @property
     def up(self) -> bool:
@@ -69,7 +70,9 @@ class Line:
     def _answered(self, number: int, result: Any) -> None:
         if self.held is not None:
             self.held.append((number, result))
-        elif number in self.open:
+            return
+        self.heard += 1
+        if number in self.open:
             token, on_done, _ = self.open.pop(number)
             on_done(token, result)
 

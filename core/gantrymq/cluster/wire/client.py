@@ -157,6 +157,7 @@ class RemoteBrokerPort:
         self._body_bytes_max = BODY_BYTES_CEILING
         """What the broker announced last; it says so again with each hello."""
         self.up = False
+        self.heard = 0
         self._on_close = on_close
 
     # The connection.
@@ -211,6 +212,7 @@ class RemoteBrokerPort:
 
     def received(self, data: bytes) -> None:
         """Answers and notices; raises FrameError if the stream is broken."""
+        self.heard += 1
         for command in self._reader.feed(data):
             if command.is_response:
                 self._answered(command)

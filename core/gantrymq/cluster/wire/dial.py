@@ -7,6 +7,7 @@ import asyncio
 import logging
 import os
 import secrets
+from collections.abc import Callable
 from socket import gethostname
 from typing import Any, Final, cast
 
@@ -34,8 +35,11 @@ ANSWER_S: Final = 5.0
 BACKOFF_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Waits between attempts; the last one repeats."""
 
-HELLO_EVERY_S: Final = 5.0
-"""Finds a broker that hangs and a half-open connection: calls that need every group wait `HELLO_EVERY_S` + `ANSWER_S` for it at most."""
+HELLO_EVERY_S: Final = 1.0
+"""Finds a broker that hangs and a half-open connection: calls that need every group wait `HELLO_EVERY_S` + `SILENCE_S` for it at most."""
+
+SILENCE_S: Final = 2.0
+"""A broker that says nothing at all for so long after a hello is given up, where others stand in for it; the only one after `ANSWER_S`."""
 
 MEMBERS_EVERY_S: Final = 5.0
 """How often the nameservers are asked for groups that came or left."""
@@ -115,6 +119,11 @@ class GatewayConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def abort(self) -> None:
+        """End the connection without waiting for who does not read."""
+        if self._transport is not None:
+            self._transport.abort()
+
     def _flush(self) -> None:
         self._armed = False
         self._port.flush()
@@ -177,15 +186,21 @@ async def find_groups(
 
 
 class Dialer:
-    """Keeps one RemoteBrokerPort connected to the master of broker group `name`."""
+    """Keeps one RemoteBrokerPort connected to the master of broker group `name`. `is_alone()`: no other group stands in for it."""
 
     def __init__(
-        self, nameservers: list[str], name: str, key: ClusterKey | None = None, tls: Outgoing | None = None
+        self,
+        nameservers: list[str],
+        name: str,
+        key: ClusterKey | None = None,
+        tls: Outgoing | None = None,
+        is_alone: Callable[[], bool] = lambda: True,
     ) -> None:
         self._nameservers = nameservers
         self._name = name
         self._key = key
         self._tls = tls
+        self._is_alone = is_alone
         self.why = ""
         """Why the last attempt failed."""
         self._loop = asyncio.get_running_loop()
@@ -270,19 +285,22 @@ class Dialer:
                 await self.dial_until(float("inf"))
 
     async def _watch(self, connection: GatewayConnection) -> None:
-        """Until the connection ends; a broker that leaves a hello unanswered is gone (half-open connections say nothing)."""
+        """Until the connection ends; a broker that says nothing after a hello is gone (half-open connections say nothing). One that is busy
+        answers what it was asked before."""
         while not connection.ended.is_set():
             with anyio.move_on_after(HELLO_EVERY_S):
                 await connection.ended.wait()
                 return
             said = asyncio.Event()
             self.port.hello(said, lambda token, result: token.set())
-            with anyio.move_on_after(ANSWER_S):
-                await said.wait()
-                continue
-            log.warning("broker: no answer for %.0f s", ANSWER_S)
-            connection.close()
-            return
+            while not said.is_set():
+                heard, silence_s = self.port.heard, ANSWER_S if self._is_alone() else SILENCE_S
+                with anyio.move_on_after(silence_s):
+                    await said.wait()
+                if self.port.heard == heard:
+                    log.warning("broker %s: nothing heard for %.0f s", self._name, silence_s)
+                    connection.abort()
+                    return
 
     def _send(self, frame: bytes) -> None:
         if self._connection is not None:
@@ -309,6 +327,9 @@ class Members:
 
     def _close(self) -> None:
         self._keeping.cancel()
+
+    def _is_alone(self) -> bool:
+        return len(self.port.groups) == 1
 
     def why(self) -> str:
         """Why brokers that are registered are not connected; empty where nothing is known."""
@@ -360,7 +381,7 @@ class Members:
         for group in changed:
             group.registered = not group.registered
         for name in sorted(found.keys() - known.keys()):
-            dialer = Dialer(self._nameservers, name, self._key, self._tls)
+            dialer = Dialer(self._nameservers, name, self._key, self._tls, self._is_alone)
             self._dialers.append(dialer)
             self.port.add_group(name, dialer.port)
             dialer.port.watch_state(lambda up: self._changed.set())

@@ -6,10 +6,14 @@ import asyncio
 import json
 import socket
 import struct
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from gantrymq.cluster.wire.dial import find_groups
+from gantrymq.cluster.wire import dial
+from gantrymq.cluster.wire.codec import PROTOCOL_VERSION, GatewayCode, encode_body
+from gantrymq.cluster.wire.dial import Dialer, find_groups
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting import codec
 from gantrymq.remoting.codec import Command, FrameReader
@@ -68,3 +72,88 @@ def test_what_any_nameserver_knows_counts() -> None:
                 one.close()
 
     assert asyncio.run(search()) == {"a": "h:1", "b": "h:2"}
+
+
+class Broker:
+    """Answers the first hello, and none after it; may say something else all the time."""
+
+    def __init__(self, talks: bool) -> None:
+        self.talks = talks
+        self.asked = asyncio.Event()
+        """A second hello came."""
+        self.talked = asyncio.Event()
+        """It said something else for longer than anybody waits for a broker that says nothing."""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        frames, mine = FrameReader(), 0
+        while data := await reader.read(65536):
+            for asked in frames.feed(data):
+                mine += 1
+                if mine == 1:
+                    body = encode_body([PROTOCOL_VERSION, 1 << 20])
+                    writer.write(codec.encode(Command(0, None, body, asked.opaque, FLAG_RESPONSE)))
+                else:
+                    self.asked.set()
+                    if self.talks:
+                        self.talk(writer, 20)
+        writer.close()
+
+    def talk(self, writer: asyncio.StreamWriter, left: int) -> None:
+        if not left:
+            self.talked.set()
+            return
+        writer.write(codec.encode(Command(GatewayCode.NOTICE_READY, None, encode_body([1]), 1)))
+        asyncio.get_running_loop().call_later(dial.SILENCE_S / 4, self.talk, writer, left - 1)
+
+
+def kept(
+    monkeypatch: pytest.MonkeyPatch, broker: Broker, is_alone: bool, wait: Callable[[asyncio.Event], Any]
+) -> list[bool]:
+    """States of the port while `wait(lost)` goes on."""
+    monkeypatch.setattr(dial, "HELLO_EVERY_S", 0.05)
+    monkeypatch.setattr(dial, "SILENCE_S", 0.2)
+    states: list[bool] = []
+
+    async def keep() -> None:
+        lost = asyncio.Event()
+
+        def on_state(up: bool) -> None:
+            states.append(up)
+            if states[-2:] == [True, False]:
+                lost.set()
+
+        async with await asyncio.start_server(broker.serve, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            async with await answering({"b": f"127.0.0.1:{port}"}) as names:
+                address = f"127.0.0.1:{names.sockets[0].getsockname()[1]}"
+                dialer = Dialer([address], "b", is_alone=lambda: is_alone)
+                dialer.port.watch_state(on_state)
+                keeping = asyncio.create_task(dialer.keep())
+                async with asyncio.timeout(30):
+                    await wait(lost)
+                dialer.close()
+                await keeping
+
+    asyncio.run(keep())
+    return states
+
+
+def test_a_broker_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert kept(monkeypatch, Broker(False), False, lambda lost: lost.wait())[:3] == [False, True, False]
+
+
+def test_a_broker_that_is_busy_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker(True)
+    assert kept(monkeypatch, broker, False, lambda lost: broker.talked.wait()) == [False, True]
+
+
+def test_the_only_broker_is_waited_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker(False)
+
+    async def wait(lost: asyncio.Event) -> None:
+        await broker.asked.wait()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(4 * dial.SILENCE_S):
+                await lost.wait()
+
+    assert kept(monkeypatch, broker, True, wait) == [False, True]
