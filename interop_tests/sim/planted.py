@@ -107,8 +107,8 @@ def two_holders(node: Node) -> None:
 
 def hasty_offsets(node: Node) -> None:
     """Committed offsets are one too high."""
-    commit = node.broker.commit_offset
-    node.broker.commit_offset = lambda group, topic, queue_id, offset: commit(  # type: ignore[method-assign]
+    commit = node.broker.commits.commit
+    node.broker.commits.commit = lambda group, topic, queue_id, offset: commit(  # type: ignore[method-assign]
         group, topic, queue_id, offset + 1
     )
 

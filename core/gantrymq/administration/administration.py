@@ -39,7 +39,9 @@ class Administration:
     def __init__(self, broker: Broker, groups: Groups, reading: Reading, online: Online) -> None:
         self.topics = Topics(broker.topics, broker.delete_topic)
         self.groups = groups
-        self.offsets = GroupOffsets(broker, groups, online.topics_of)
-        self.figures = Figures(reading, broker.offsets, broker.stats, online.topics_of, online.members_of)
-        self.damage = Damage(broker.store, broker.cursors, reading)
-        self.overview = Overview(broker, reading, online.members_of, online.is_subscribed)
+        self.offsets: GroupOffsets = GroupOffsets(
+            broker.topics, broker.min_offset, broker.commits, broker.pops, groups, online.topics_of
+        )
+        self.figures: Figures = Figures(reading, broker.offsets, broker.stats, online.topics_of, online.members_of)
+        self.damage: Damage = Damage(broker.store, broker.cursors, reading)
+        self.overview: Overview = Overview(broker, reading, online.members_of, online.is_subscribed)

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import json
 
-from gantrymq.broker.deletion import deletions
-from gantrymq.broker.topics import Topic, TopicConfig
+from gantrymq.broker.topics import Topic, TopicConfig, TopicTable
 from gantrymq.model import names
 from gantrymq.model.dialect import decode
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -15,7 +14,10 @@ from gantrymq.model.groups import GroupConfig
 from gantrymq.model.limits import GROUP_BYTES_MAX
 
 if TYPE_CHECKING:
-    from gantrymq.broker.broker import Broker
+    from collections.abc import Callable
+
+    from gantrymq.broker.tables.tables import Tables
+    from gantrymq.services import Clock
 
 GROUPS_MAX: Final = 20_000
 """Groups that are kept; each also has a retry topic."""
@@ -30,11 +32,23 @@ UNIT_SUB: Final = 2
 class Groups:
     """Known groups; a heartbeat of an unknown one makes it known (RocketMQ's autoCreateSubscriptionGroup)."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self.configs = {name: decode(data, GroupConfig) for name, data in broker.tables.rows("group").items()}
+    def __init__(
+        self,
+        topics: TopicTable,
+        tables: Tables,
+        clock: Clock,
+        put: Callable[..., None],
+        forget: Callable[[str, bool, bool], None],
+    ) -> None:
+        """`put` and `forget`: as `Broker.put` and `Broker.delete_group`."""
+        self._topics = topics
+        self._tables = tables
+        self._clock = clock
+        self._put = put
+        self._forget = forget
+        self.configs = {name: decode(data, GroupConfig) for name, data in tables.rows("group").items()}
         self.version = 0
-        self.changed_ms = broker.clock.now_ms()
+        self.changed_ms = clock.now_ms()
 
     def get(self, name: str) -> GroupConfig | None:
         """Configuration of a group, or None. A light queue's own group needs none (LmqSubscriptionGroupManager)."""
@@ -72,16 +86,16 @@ class Groups:
         return self._topic(names.DLQ_PREFIX + group, 1, 0)
 
     def _topic(self, name: str, queues: int, sys_flag: int) -> Topic | None:
-        topic = self._broker.topics.get(name)
+        topic = self._topics.get(name)
         if topic is None and len(name) <= GROUP_BYTES_MAX:
             count = min(max(queues, 1), RETRY_QUEUES_MAX)
-            topic = self._broker.topics.create(TopicConfig(name, count, count, sys_flag=sys_flag))
+            topic = self._topics.create(TopicConfig(name, count, count, sys_flag=sys_flag))
         return topic
 
     def _make(self, name: str) -> GroupConfig:
         """A group by default. A row of it that was put aside stays until an administrator changes the group: till then it has no other one."""
         config = GroupConfig(name)
-        if name in self._broker.tables.quarantined("group"):
+        if name in self._tables.quarantined("group"):
             self._keep(config)
         else:
             self.set(config)
@@ -97,7 +111,7 @@ class Groups:
     def set(self, config: GroupConfig) -> None:
         """Create or change a group."""
         self._keep(config)
-        self._broker.put("group", [(config.group_name, json.encode(config))], None, None)
+        self._put("group", [(config.group_name, json.encode(config))], None, None)
 
     def _keep(self, config: GroupConfig) -> None:
         name = config.group_name
@@ -112,8 +126,8 @@ class Groups:
         known = self.configs.pop(name, None) is not None
         if known:
             self._touch()
-        deletions.delete_group(self._broker, name, known, clean_offsets)
+        self._forget(name, known, clean_offsets)
 
     def _touch(self) -> None:
         self.version += 1
-        self.changed_ms = self._broker.clock.now_ms()
+        self.changed_ms = self._clock.now_ms()

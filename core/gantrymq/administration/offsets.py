@@ -12,24 +12,37 @@ from gantrymq.model.errors import ErrorCode, GantryError
 if TYPE_CHECKING:
     from gantrymq.administration.groups import Groups
     from gantrymq.administration.reading import Reading
-    from gantrymq.broker.broker import Broker
-    from gantrymq.broker.topics import Topic
+    from gantrymq.broker.consuming.commits import OffsetCommits
+    from gantrymq.broker.pop.pops import Pops
+    from gantrymq.broker.topics import Topic, TopicTable
 
 OFFSET_MAX: Final = 0x7FFF_FFFF_FFFF_FFFF
 """Java's Long.MAX_VALUE: a correction says with it that there is nothing to correct."""
 
 
 class GroupOffsets:
-    """`topics_of(group)`: those that the group, being online, subscribes to; empty where it is not, or subscribes to none."""
+    """`topics_of(group)`: those that the group, being online, subscribes to; empty where it is not, or subscribes to none. `min_offset(topic,
+    queue)`: the first offset that can be read."""
 
-    def __init__(self, broker: Broker, groups: Groups, topics_of: Callable[[str], Collection[str]]) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        topics: TopicTable,
+        min_offset: Callable[[str, int], int],
+        commits: OffsetCommits,
+        pops: Pops,
+        groups: Groups,
+        topics_of: Callable[[str], Collection[str]],
+    ) -> None:
+        self._topics = topics
+        self._min_offset = min_offset
+        self._commits = commits
+        self._pops = pops
         self._groups = groups
         self._topics_of = topics_of
 
     def topic(self, name: str) -> Topic:
         """Raises TOPIC_NOT_FOUND, NO_PERMISSION."""
-        return readable_topic(self._broker.topics, name)
+        return readable_topic(self._topics, name)
 
     def check_group(self, name: str) -> None:
         """Raises GROUP_NOT_FOUND."""
@@ -38,41 +51,40 @@ class GroupOffsets:
 
     def reset(self, group: str, topic: str, offsets: dict[int, int]) -> None:
         """The group goes on at these offsets, by queue: consumers that are online at their next pull."""
-        broker = self._broker
         for queue, offset in offsets.items():
-            if broker.pops.known(group, topic, queue) is not None:
-                broker.pops.reset(group, topic, queue, offset)
+            if self._pops.known(group, topic, queue) is not None:
+                self._pops.reset(group, topic, queue, offset)
             else:
-                broker.reset_offset(group, topic, queue, offset)
-        broker.write_offsets(0)
+                self._commits.reset(group, topic, queue, offset)
+        self._commits.write()
 
     def clone(self, source: str, destination: str, topic: str, offline: bool) -> None:
         """The destination gets the offsets of the source, of a topic or (empty) of all. `offline`: also of topics that the source stopped
         consuming, of which only old offsets are left."""
         names.check_group(destination)
-        broker = self._broker
+        offsets = self._commits.offsets
         consumed = self._topics_of(source)
-        for name in [topic] if topic else broker.offsets.topics_of(source):
-            if name not in broker.topics.topics or names.is_own_system_topic(name):
+        for name in [topic] if topic else offsets.topics_of(source):
+            if name not in self._topics.topics or names.is_own_system_topic(name):
                 continue
             if not offline and consumed and name not in consumed:
                 continue
-            for queue, offset in broker.offsets.all_of(source, name).items():
-                broker.commit_offset(destination, name, queue, offset)
-        broker.write_offsets(0)
+            for queue, offset in offsets.all_of(source, name).items():
+                self._commits.commit(destination, name, queue, offset)
+        self._commits.write()
 
     def correction(self, group: str, topic: str, left_out: Collection[str]) -> dict[int, int]:
         """By queue, the lowest offset that any group has; `OFFSET_MAX` where this group's own is lower (its own may be left out)."""
-        broker = self._broker
+        offsets = self._commits.offsets
         self.topic(topic)
         lowest: dict[int, int] = {}
-        for other in broker.offsets.groups_of(topic):
+        for other in offsets.groups_of(topic):
             if other in left_out:
                 continue
-            for queue, offset in broker.offsets.all_of(other, topic).items():
-                if offset >= broker.min_offset(topic, queue):
+            for queue, offset in offsets.all_of(other, topic).items():
+                if offset >= self._min_offset(topic, queue):
                     lowest[queue] = min(offset, lowest.get(queue, OFFSET_MAX))
-        for queue, offset in broker.offsets.all_of(group, topic).items():
+        for queue, offset in offsets.all_of(group, topic).items():
             if lowest.get(queue, OFFSET_MAX) > offset:
                 lowest[queue] = OFFSET_MAX
         return lowest

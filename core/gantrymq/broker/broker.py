@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from gantrymq.broker.config import DEFAULTS, BrokerConfig, BrokerOptions, GatewayConfig, TopicsConfig
 from gantrymq.broker.consuming.acks import ACK_TOPIC
+from gantrymq.broker.consuming.commits import OffsetCommits
 from gantrymq.broker.consuming.cursors import Cursors
 from gantrymq.broker.consuming.entries.shared_bodies import SharedBodies
 from gantrymq.broker.consuming.held import Held
 from gantrymq.broker.consuming.leases import Leases
-from gantrymq.broker.consuming.offsets import FLUSH_MS, OFFSET_TABLES, STEP_EVERY_MS, UNREAD_TABLE, ConsumerOffsets
+from gantrymq.broker.consuming.offsets import OFFSET_TABLES, UNREAD_TABLE, ConsumerOffsets
 from gantrymq.broker.consuming.seats import Seats
 from gantrymq.broker.delay.delays import Delays
 from gantrymq.broker.deletion import deletions
@@ -125,6 +126,7 @@ class Broker:
         self.row_checks: Mapping[str, RowCheck] = CHECKS if options.row_checks is None else options.row_checks
         self.deleting: Deleting = Deleting(self)
         self.offsets: ConsumerOffsets = ConsumerOffsets(self.deleting.going, self.deleting.before_offset)
+        self.commits = OffsetCommits(self.offsets, wheel, self.put_rows)
         self.leases = Leases()
         self.stats: BrokerStats = BrokerStats(clock, config.cluster)
         self.settings: Settings = Settings(self, topics_config)
@@ -151,7 +153,7 @@ class Broker:
         self._internal: list[_Internal] = []
         self._refused = Refused(wheel, self.arm_append, self.cursors)
         self._append_armed = False
-        self._background_armed = self._offsets_armed = False
+        self._background_armed = False
         self._next_light = self._next_tap = 1
         self._next_port = 0
         self.closed = False
@@ -200,7 +202,7 @@ class Broker:
         self.offsets.load_readable(self.tables.quarantined("offset"))
         for key, queue_id, offset, end in self.offsets.cut(self.store.max_offset) if cut_offsets else ():
             log.warning("offset of %s, queue %d: %d is beyond the queue's end, cut to %d", key, queue_id, offset, end)
-            self._arm_offsets()
+            self.commits.arm()
         self.cursors.load(self.tables.rows("cursor"), self.tables.quarantined("cursor"))
         begin = loaded.offsets.get(ACK_TOPIC, 0)
         known = self.cursors.load_states(loaded.cursors, begin)
@@ -243,7 +245,7 @@ class Broker:
         self._append_all()  # what parts have sent on its way is stored before they note what is done
         for part in self.parts:
             part.close()
-        self.write_offsets(0)
+        self.commits.write()
         self._append_all()
         self._refused.drain(self.write_acks)
 
@@ -350,46 +352,14 @@ class Broker:
         """Delete a topic with all that goes with it; its records stay in the log. False if unknown."""
         return deletions.delete_topic(self, name)
 
+    def delete_group(self, name: str, known: bool, clean_offsets: bool) -> None:
+        """Delete the row of a group and, if asked, its offsets and pop cursors. `known`: it has a row."""
+        deletions.delete_group(self, name, known, clean_offsets)
+
     def min_offset(self, topic: str, queue_id: int) -> int:
         """First offset that can be read."""
         first = max(self.store.min_offset(topic, queue_id), self.topics.first_offset(topic, queue_id))
         return max(first, self.kept_from.get((topic, queue_id), 0)) if self.kept_from else first
-
-    def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Set a group's offset; a record of it follows within a second."""
-        if self.offsets.commit(group, topic, queue_id, offset):
-            self._arm_offsets()
-
-    def reset_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """As `commit_offset`, for a tool: the group's consumer is sent there at its next pull."""
-        if self.offsets.reset(group, topic, queue_id, offset):
-            self._arm_offsets()
-
-    def _arm_offsets(self, after_ms: int = FLUSH_MS) -> None:
-        if not self._offsets_armed:
-            self._offsets_armed = True
-            self.wheel.call_at(self.wheel.now_ms() + after_ms, partial(self.write_offsets, everything=False))
-
-    def write_offsets(self, _now_ms: int, everything: bool = True) -> None:
-        """Make the changed offsets records of the log: all of them, or a slice now and the others soon."""
-        self._offsets_armed = False
-        if rows := self.offsets.take_dirty(everything):
-            self.put_rows(rows, self._arm_offsets, partial(self.offsets.written, rows))
-        if self.offsets.dirty:
-            self._arm_offsets(STEP_EVERY_MS)
-
-    # Waiting for records.
-
-    def wait(self, topic: Topic, queue_id: int, key: object, callback: Callable[[], None]) -> None:
-        """Call `callback` once when a record enters that queue. `key` identifies the waiter for `unwait`."""
-        topic.wait(queue_id, key, callback)
-
-    def unwait(self, topic: Topic, queue_id: int, key: object) -> None:
-        """Wait no longer."""
-        if (waiters := topic.waiters.get(queue_id)) is not None:
-            waiters.pop(key, None)
-            if not waiters:
-                del topic.waiters[queue_id]
 
     # Routes, light queues, taps.
 

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gantrymq.broker.config import BrokerConfig, GatewayConfig
+    from gantrymq.broker.consuming.commits import OffsetCommits
     from gantrymq.broker.consuming.cursors import Cursors
     from gantrymq.broker.consuming.offsets import ConsumerOffsets
     from gantrymq.broker.port import Done
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Part(Protocol):
-    """What `Broker` calls; everything else a part does from `Broker.wait`, `Broker.wheel` and the doors' requests."""
+    """What `Broker` calls; everything else a part does from `Topic.wait`, `Broker.wheel` and the doors' requests."""
 
     def open(self) -> None:
         """Tables and cursors are there; what the part owed before the start goes on. It may append (`Broker.submit`)."""
@@ -45,6 +46,7 @@ class Context(Protocol):
     tables: Tables
     cursors: Cursors
     offsets: ConsumerOffsets
+    commits: OffsetCommits
     gate: AckGate
     clock: Clock
     turn: Turn
@@ -93,7 +95,3 @@ class Context(Protocol):
     def ensure_topic(self, name: str, create: int, queues: int, maker: Maker | None = None) -> Topic: ...
 
     def min_offset(self, topic: str, queue_id: int) -> int: ...
-
-    def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None: ...
-
-    def write_offsets(self, _now_ms: int, everything: bool = True) -> None: ...

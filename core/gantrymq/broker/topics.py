@@ -165,6 +165,13 @@ class Topic:
             self.waiters = {}
         self.waiters.setdefault(queue_id, {})[key] = callback
 
+    def unwait(self, queue_id: int, key: object) -> None:
+        """Wait no longer."""
+        if (waiters := self.waiters.get(queue_id)) is not None:
+            waiters.pop(key, None)
+            if not waiters:
+                del self.waiters[queue_id]
+
     def takes_runs(self) -> bool:
         """Nobody wants to look at its messages one by one."""
         return not (self.routed or self.special or self.compacted or self.takes is not None)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from gantrymq.administration.groups import Groups
 from gantrymq.broker.broker import Broker
 from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig
 from gantrymq.broker.local import LocalBrokerPort
@@ -53,6 +54,11 @@ def recall(node: Node, topic: str, unique: str, at_ms: int, group: str, born_hos
     """As RECALL_MESSAGE does."""
     delays = node.broker.delays
     delays.recall(delays.pending(topic, unique, at_ms), topic, unique, at_ms, group, born_host, on_done)
+
+
+def groups_of(broker: Broker) -> Groups:
+    """The consumer groups as a server of this broker knows them."""
+    return Groups(broker.topics, broker.tables, broker.clock, broker.put, broker.delete_group)
 
 
 class Node:

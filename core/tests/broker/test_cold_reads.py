@@ -153,8 +153,8 @@ def test_a_flush_rule_that_is_none_is_refused(tmp_path: Path) -> None:
 
 def test_offsets_beyond_the_end_are_cut_at_an_unclean_start(tmp_path: Path) -> None:
     node = filled(tmp_path)
-    node.broker.commit_offset("g", "T", 0, 50)
-    node.broker.commit_offset("h", "T", 0, 7)
+    node.broker.commits.commit("g", "T", 0, 50)
+    node.broker.commits.commit("h", "T", 0, 7)
     assert node.broker.offsets.cut(lambda topic, queue: 30) == [("T@g", 0, 50, 30)]
     assert node.broker.offsets.query("g", "T", 0) == 30
     node.stop()

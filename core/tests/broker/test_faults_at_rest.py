@@ -76,7 +76,7 @@ class Site:
                 node.make()
                 node.background()
             if number % 50 == 0:
-                node.broker.commit_offset("readers", "t", 0, number)
+                node.broker.commits.commit("readers", "t", 0, number)
         items = node.call("acquire", cursor, 1, 20, 1 << 20)
         node.port.settle([(cursor, item.offset, Outcome.ACK) for item in items[:5]] if items else [])
         node.flush()

@@ -96,8 +96,8 @@ def used(node: Node) -> int:
     cursor = node.call("open_cursor", f"~{light}", "reader", EARLIEST).cursor
     node.call("acquire", cursor, 1, 1, 1 << 20)
     node.port.settle([(cursor, 0, Outcome.ACK)])
-    broker.commit_offset("g", "t", 0, 3)
-    broker.write_offsets(0)
+    broker.commits.commit("g", "t", 0, 3)
+    broker.commits.write()
     node.port.release(1)
     node.turn.run_until_quiet()
     return light
@@ -233,8 +233,8 @@ def test_queues_that_can_be_read_of_an_offset_row_put_aside_are_kept_by_the_next
     node.stop()
     again = CheckingNode(disk, sync=False)
     assert again.broker.offsets.all_of("g1", "t") == {0: 2}
-    again.broker.commit_offset("g1", "t", 3, 0)
-    again.broker.write_offsets(0)
+    again.broker.commits.commit("g1", "t", 3, 0)
+    again.broker.commits.write()
     again.turn.run_until_quiet()
     again.stop()
     assert CheckingNode(disk, sync=False).broker.offsets.all_of("g1", "t") == {0: 2, 3: 0}
@@ -254,8 +254,8 @@ def test_an_offset_row_that_was_put_aside_is_kept_when_the_group_commits() -> No
     rows = offsets.take_dirty()
     assert rows == [("unread", "offset/t@g1", unread["t@g1"]), ("offset", "t@g1", b'{"0":1}')]
     offsets.written(rows, lambda: None, GantryError(ErrorCode.STORE_FULL, "full"))
-    again.broker.commit_offset("g1", "t", 0, 2)
-    again.broker.write_offsets(0)
+    again.broker.commits.commit("g1", "t", 0, 2)
+    again.broker.commits.write()
     again.turn.run_until_quiet()
     assert again.broker.tables.rows("unread") == {"offset/t@g1": unread["t@g1"]}
     offsets.commit("g1", "t", 0, 3)
@@ -275,7 +275,7 @@ def test_with_its_group_a_row_that_was_put_aside_goes() -> None:
     node.stop()
     again = CheckingNode(disk, sync=False)
     assert [row for rows in again.broker.offsets.drop([("t", "g1")]) for row in rows] == [("offset", "t@g1", None)]
-    again.broker.commit_offset("g1", "t", 0, 1)
+    again.broker.commits.commit("g1", "t", 0, 1)
     assert [row[0] for row in again.broker.offsets.take_dirty()] == ["offset"]
 
 

@@ -458,7 +458,7 @@ def test_a_tap_takes_a_batch_with_the_largest_properties() -> None:
 def test_topic_deleted_and_made_again_goes_on_counting() -> None:
     bench = Bench()
     bench.send(Message("t", b"1", queue_id=0), Message("t", b"2", queue_id=0))
-    bench.broker.commit_offset("g", "t", 0, 2)
+    bench.broker.commits.commit("g", "t", 0, 2)
     assert bench.broker.delete_topic("t")
     assert bench.broker.offsets.query("g", "t", 0) == -1
     bench.quiet()
@@ -472,7 +472,7 @@ def test_topic_deleted_and_made_again_goes_on_counting() -> None:
 def test_committed_offsets_become_records_within_a_second() -> None:
     bench = Bench()
     bench.send(Message("t", b"1"))
-    bench.broker.commit_offset("g", "t", 0, 1)
+    bench.broker.commits.commit("g", "t", 0, 1)
     bench.wheel.advance(1_100)
     bench.quiet()
     assert bench.restart().broker.offsets.query("g", "t", 0) == 1

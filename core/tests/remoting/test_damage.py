@@ -241,7 +241,7 @@ def test_a_commit_of_somebody_who_pulls_passes_over_what_is_kept_aside(site: Sit
     popped(site)
     cursors = site.bench.broker.cursors
     assert cursors.quarantined.count == 1
-    site.bench.broker.commit_offset("CG", TOPIC, 0, COUNT)
+    site.bench.broker.commits.commit("CG", TOPIC, 0, COUNT)
     assert popped(site) == []
     assert cursors.waiting_for((position, "", -1)) == []
     assert cursors.quarantined.count == 0

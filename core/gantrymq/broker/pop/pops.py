@@ -85,7 +85,7 @@ class Pops:
             if cursor.group.startswith(POP_PREFIX):
                 group, floor = cursor.group[len(POP_PREFIX) :], cursor.window.floor
                 if self._broker.offsets.query(group, cursor.topic, cursor.queue_id) < floor:
-                    self._broker.commit_offset(group, cursor.topic, cursor.queue_id, floor)
+                    self._broker.commits.commit(group, cursor.topic, cursor.queue_id, floor)
         self._take_up()
         self._revive.open()
 
@@ -171,7 +171,7 @@ class Pops:
         self._hear_reset(group, topic, queue_id)
         if not place.cursor.id:
             start = place.cursor.window.floor
-            self._broker.commit_offset(group, topic, queue_id, start)
+            self._broker.commits.commit(group, topic, queue_id, start)
             place.cursor, rows = self._cursors.create(place.cursor.queue, POP_PREFIX + group, start)
             put_cursor(self._broker, place.cursor, rows)
         self._places.setdefault((group, topic), {})[queue_id] = place
@@ -188,7 +188,7 @@ class Pops:
         """A tool set the offset before the group ever popped: it is heard of now (PopMessageProcessor.resetPopOffset), and commits count."""
         offsets = self._broker.offsets
         if offsets.resets and offsets.take_reset(group, topic, queue_id) >= 0:
-            self._broker.write_offsets(0, everything=False)
+            self._broker.commits.write(everything=False)
 
     def _start(self, group: str, topic: str, queue_id: int, from_first: bool) -> int:
         broker = self._broker
@@ -208,7 +208,7 @@ class Pops:
         place = self.known(group, topic, queue_id)
         if place is not None:
             self._forget(place)
-        self._broker.commit_offset(group, topic, queue_id, offset)
+        self._broker.commits.commit(group, topic, queue_id, offset)
         if place is not None:
             self._ready(self.place(group, topic, queue_id, True))
 
@@ -462,7 +462,7 @@ class Pops:
             floor = place.cursor.window.floor
             if floor != place.committed and self._cursors.by_id.get(place.cursor.id) is place.cursor:
                 place.committed = floor
-                self._broker.commit_offset(place.group, place.topic, place.queue_id, floor)
+                self._broker.commits.commit(place.group, place.topic, place.queue_id, floor)
 
     def _follow(self, place: Place, committed: int) -> None:
         """Somebody who pulls committed a higher offset: go on there. A lower one is a late commit; `reset` is for going back."""

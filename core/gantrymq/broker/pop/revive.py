@@ -236,7 +236,7 @@ class Revive:
         """Where a real broker goes on: what is worked off here is not to be repeated there, what is not is not to be passed over."""
         offset = cursor.window.floor - 1
         if self._broker.offsets.query(GROUP, cursor.topic, cursor.queue_id) != offset:
-            self._broker.commit_offset(GROUP, cursor.topic, cursor.queue_id, offset)
+            self._broker.commits.commit(GROUP, cursor.topic, cursor.queue_id, offset)
 
 
 def retry(message: Message, topic: str, pop_ms: int) -> Message:

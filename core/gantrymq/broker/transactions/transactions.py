@@ -457,8 +457,8 @@ class Transactions:
             self._op_safe = max(self._op_safe, self._op_mark)
         if floor >= self._half_mark:
             self._op_mark, self._half_mark = op_end, end
-        broker.commit_offset(CHECK_GROUP, HALF_TOPIC, 0, floor)
-        broker.commit_offset(CHECK_GROUP, OP_TOPIC, 0, self._op_safe)
+        broker.commits.commit(CHECK_GROUP, HALF_TOPIC, 0, floor)
+        broker.commits.commit(CHECK_GROUP, OP_TOPIC, 0, self._op_safe)
 
     # --- for people
 

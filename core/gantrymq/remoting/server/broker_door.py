@@ -44,14 +44,15 @@ from gantrymq.remoting.server.jobs import Jobs
 from gantrymq.remoting.server.overview import requests as overview_requests
 from gantrymq.remoting.server.pop import modes as mode_requests
 from gantrymq.remoting.server.pop import requests as pop_requests
+from gantrymq.remoting.server.pop.answers import PopServices
 from gantrymq.remoting.server.pop.modes import ModeServices
 from gantrymq.remoting.server.pop.requests import PopRequests
 from gantrymq.remoting.server.pressure import NEVER_SHED, SEND_BYTES, UNACKED_BYTES_MAX, Pressure
 from gantrymq.remoting.server.pulling import offsets as offset_requests
 from gantrymq.remoting.server.pulling import pulls
 from gantrymq.remoting.server.pulling.offsets import QueueServices
-from gantrymq.remoting.server.pulling.pulls import Pulls, Waiter
-from gantrymq.remoting.server.reads import Read, T
+from gantrymq.remoting.server.pulling.pulls import Pulls, PullServices, Waiter
+from gantrymq.remoting.server.reads import Read, T, Waits
 from gantrymq.remoting.server.reply import GatewaySession, OpenSession
 from gantrymq.remoting.server.sending import batches as batch_requests
 from gantrymq.remoting.server.sending import recalls as recall_requests
@@ -129,15 +130,20 @@ class BrokerServer:
         self.identity = Identity(broker.clock.now_ms())
         self.routes = RouteFinder(lambda: self.identity.nameservers, context.shared.get("cluster_tls"))
         self.clients = Clients()
-        self.groups = Groups(broker)
+        self.groups = Groups(broker.topics, broker.tables, broker.clock, broker.put, broker.delete_group)
         self.locks = QueueLocks()
         self.reading = Reading(broker)
         self.administration = Administration(broker, self.groups, self.reading, self.clients)
         self.jobs = Jobs(broker.fetch, context.turn.in_slices)
         self.pressure = Pressure()
         self.responses = SendResponses(LOOPBACK_HOST, REGION)
-        self.pulls = Pulls(broker, self.clients)
-        self.pops = PopRequests(broker, self.groups, self.reading)
+        waits = Waits(broker.wheel, broker.turn, broker.fetch)
+        of_pulls = PullServices(
+            broker.topics, broker.commits, broker.stats, self.reading, broker.config.waiting_pulls_max
+        )
+        self.pulls = Pulls(of_pulls, self.clients, waits)
+        of_pops = PopServices(broker.config.name, broker.topics.topics, broker.pops, broker.stats, self.reading)
+        self.pops = PopRequests(of_pops, self.groups, broker.clock, waits)
         self.sends = Sends(broker, LOOPBACK_HOST, self.groups, self._in_order)
         in_slices, batch_max = context.turn.in_slices, broker.config.batch_messages_max
         self.batches = Batches(self.sends, self.responses, batch_max, broker.submit, broker.submit_with, in_slices)
@@ -158,7 +164,7 @@ class BrokerServer:
         store_replies = broker.config.store_replies
         replies = Replies(broker.topics, requesters, clock, self.identity, self.responses, store_replies)
         modes = ModeServices(broker.topics, broker.tables, groups, clients, self.routes, broker.config.name, broker.put)
-        tools = Tools(self.administration, broker, self.reading, clients, self.jobs, self.identity, self.pulls)
+        tools = self._tools()
         return {
             **_rows(SENDS, None),
             **_rows(batch_requests.HANDLERS, self.batches),
@@ -170,7 +176,7 @@ class BrokerServer:
                 transaction_requests.HANDLERS, TransactionServices(broker.transactions, clients, clock, broker.submit)
             ),
             **_rows(pulls.HANDLERS, self.pulls),
-            **_rows(offset_requests.HANDLERS, QueueServices(broker.topics, self.reading, broker.commit_offset)),
+            **_rows(offset_requests.HANDLERS, QueueServices(broker.topics, self.reading, broker.commits.commit)),
             **_rows(client_requests.HANDLERS, ClientServices(clients, groups, self.locks, clock, self.wheel)),
             **_rows(pop_requests.HANDLERS, self.pops),
             **_rows(mode_requests.HANDLERS, modes),
@@ -179,6 +185,15 @@ class BrokerServer:
             **_rows(account_requests.HANDLERS, Accounts(self.authority, broker.put, clock.now_ms)),
             **_rows(audit_requests.HANDLERS, Trail(self.authority, self.reading, self.jobs, self.identity, keyed)),
         }
+
+    def _tools(self) -> Tools:
+        broker, administration = self.broker, self.administration
+        return Tools(
+            administration.topics, administration.groups, administration.offsets, administration.figures,
+            administration.damage, administration.overview, self.clients, self.jobs, self.identity, self.pulls,
+            self.reading, broker.config.name, broker.config.cluster, broker.clock, broker.settings, broker.stats,
+            broker.store, broker.tables, broker.offsets,
+        )  # fmt: skip
 
     def set_address(self, address: str) -> None:
         """The `host:port` under which clients know the broker: it stands in message ids and records."""

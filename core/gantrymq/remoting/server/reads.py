@@ -10,13 +10,24 @@ What has its place in the order of requests whatever the disk does (a pull that 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from gantrymq.administration.reading import Reading
+    from gantrymq.net.api import Wheel
     from gantrymq.remoting.codec import Command
+    from gantrymq.services import Turn
+    from gantrymq.store.cold import Cold
 
 T = TypeVar("T")
+
+
+class Waits(NamedTuple):
+    """What requests need that wait: for a time, for the end of this turn, for the disk (`read_cold`: as `Broker.fetch`)."""
+
+    wheel: Wheel
+    turn: Turn
+    read_cold: Callable[[Cold, Any, Callable[[Any], None]], None]
 
 
 class Read(Generic[T]):

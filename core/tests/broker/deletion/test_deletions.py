@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from gantrymq.administration.groups import Groups
 from gantrymq.broker.consuming import offsets
 from gantrymq.broker.deletion import deletions
 from gantrymq.broker.deletion.deleting import STEP_EVERY_MS
@@ -16,7 +15,7 @@ from gantrymq.broker.topics import TopicConfig
 from gantrymq.model.groups import GroupConfig
 from gantrymq.model.message import Message
 from gantrymq.store.testing import PowerCut
-from tests.broker.node import Node, full_disk
+from tests.broker.node import Node, full_disk, groups_of
 from tests.store.crash_states import MODES, CrashFiles, draw_mode
 
 RETRIES = ("%RETRY%g_t",)
@@ -35,18 +34,18 @@ def prepare(node: Node) -> None:
         node.start("submit", [Message(name, b"%d" % number, queue_id=number % 2) for number in range(4)])
         for group in ("g", "h"):
             for queue in (0, 1):
-                broker.commit_offset(group, name, queue, 1 + queue)
+                broker.commits.commit(group, name, queue, 1 + queue)
     broker.topics.create(TopicConfig(RETRIES[0], 1, 1))
     node.start("submit", [Message(RETRIES[0], b"again", queue_id=0)])
-    broker.commit_offset("g", RETRIES[0], 0, 1)
+    broker.commits.commit("g", RETRIES[0], 0, 1)
     for queue, group in (("t/0", "pop:g"), ("t/1", "pop:h"), ("u/0", "pop:g"), ("t/0", "gateway")):
         _, rows = broker.cursors.create(queue, group, 0)
         broker.put("cursor", rows, None, None)
-    groups = Groups(broker)
+    groups = groups_of(broker)
     groups.set(GroupConfig("g"))
     groups.set(GroupConfig("h"))
     broker.put(REQUEST_MODES, [(f"{topic}@{group}", b"{}") for topic in "tu" for group in "gh"], None, None)
-    broker.write_offsets(0)
+    broker.commits.write()
     node.turn.run_until_quiet()
     node.flush()
 
@@ -84,7 +83,7 @@ def check_topic(node: Node, must: bool | None) -> bool:
 def check_group(node: Node, must: bool | None) -> bool:
     """As `check_topic` for group g."""
     node.turn.run_until_quiet()
-    groups = Groups(node.broker)
+    groups = groups_of(node.broker)
     gone = groups.configs.get("g") is None
     if must is not None:
         assert gone is must
@@ -105,7 +104,7 @@ def delete_topic(node: Node) -> None:
 
 
 def delete_group(node: Node) -> None:
-    Groups(node.broker).delete("g", True)
+    groups_of(node.broker).delete("g", True)
 
 
 STORIES = [(delete_topic, check_topic), (delete_group, check_group)]
@@ -256,9 +255,9 @@ def test_what_is_made_again_meanwhile_is_not_taken_for_what_goes(steps: int, cra
     assert broker.offsets.query("h", "t", 0) == -1
     delete_group(node)
     some_steps()
-    broker.commit_offset("g", "u", 1, 1)
+    broker.commits.commit("g", "u", 1, 1)
     assert not broker.deleting.jobs
-    groups = Groups(broker)
+    groups = groups_of(broker)
     groups.delete("h", True)
     some_steps()
     groups.set(GroupConfig("h"))
@@ -267,7 +266,7 @@ def test_what_is_made_again_meanwhile_is_not_taken_for_what_goes(steps: int, cra
     some_steps()
     _, rows = broker.cursors.create("u/1", "pop:h", 0)
     broker.put("cursor", rows, None, None)
-    broker.write_offsets(0)
+    broker.commits.write()
     node.turn.run_until_quiet()
     if crash:
         node = Node(node.files.after_process_crash(), False)
@@ -327,11 +326,11 @@ def test_a_retry_topic_made_again_meanwhile_stays(steps: int, crash: bool, slice
         node.turn.run_until_quiet()
     assert broker.deleting.jobs
     broker.topics.create(TopicConfig(RETRIES[0], 1, 1))
-    broker.commit_offset("g", RETRIES[0], 0, 1)
+    broker.commits.commit("g", RETRIES[0], 0, 1)
     if not crash:  # else its start would set the offset
         _, rows = broker.cursors.create(f"{RETRIES[0]}/0", "pop:g", 1)
         broker.put("cursor", rows, None, None)
-    broker.write_offsets(0)
+    broker.commits.write()
     node.turn.run_until_quiet()
     if crash:
         node = Node(node.files.after_process_crash(), False)
@@ -356,7 +355,7 @@ def test_a_mode_and_a_cursor_set_meanwhile_stay(delete, sliced: bool) -> None:  
     _, rows = node.broker.cursors.create("t/1", "pop:g", 0)
     node.broker.put("cursor", rows, None, None)
     assert not node.broker.deleting.jobs
-    Groups(node.broker).delete("h", True)
+    groups_of(node.broker).delete("h", True)
     node.broker.put(REQUEST_MODES, [("u@h", b"{new}")], None, None)
     node.turn.run_until_quiet()
     end_of(node)
@@ -370,11 +369,11 @@ def test_an_old_reset_does_not_concern_who_commits_or_pulls_meanwhile(sliced: bo
     node = Node(CrashFiles(), False)
     prepare(node)
     for topic in ("t", "u"):
-        node.broker.reset_offset("g", topic, 0, 0)
+        node.broker.commits.reset("g", topic, 0, 0)
     delete_group(node)
     assert node.broker.offsets.take_reset("g", "t", 0) == -1
     assert node.broker.deleting.jobs
-    node.broker.commit_offset("g", "u", 0, 2)
+    node.broker.commits.commit("g", "u", 0, 2)
     assert node.broker.offsets.all_of("g", "u") == {0: 2}
     assert not node.broker.offsets.resets
 
@@ -438,11 +437,11 @@ def test_what_decides_a_deletion_is_kept_once_however_often_a_full_disk_refuses_
     with full_disk(node.files):
         for _ in range(5):
             assert broker.delete_topic("t")
-            Groups(broker).delete("g", True)
+            groups_of(broker).delete("g", True)
             broker.topics.create(TopicConfig("t", 2, 2))
-            Groups(broker).set(GroupConfig("g"))
-            broker.commit_offset("g", "t", 0, 1)
-            broker.write_offsets(0)
+            groups_of(broker).set(GroupConfig("g"))
+            broker.commits.commit("g", "t", 0, 1)
+            broker.commits.write()
             node.turn.run_until_quiet()
         ((messages, *_),) = broker._internal
         rows = [row_of(message) for message in messages]
@@ -450,11 +449,11 @@ def test_what_decides_a_deletion_is_kept_once_however_often_a_full_disk_refuses_
             assert [decides(*row) for row in rows if row[:2] == wanted] == [True, False]
         others = [row[:2] for row in rows if not decides(*row)]
         assert len(others) == len(set(others))
-    broker.write_offsets(0)
+    broker.commits.write()
     end_of(node)
     again = Node(node.files.after_process_crash(), False)  # type: ignore[attr-defined]
     assert "t" in again.broker.topics.topics
-    assert "g" in Groups(again.broker).configs
+    assert "g" in groups_of(again.broker).configs
     assert again.broker.offsets.query("g", "t", 0) == 1
 
 

@@ -236,7 +236,7 @@ def test_a_full_disk_at_the_first_of_all_forgets_no_cursor(node: WaitingNode, pa
 def test_offsets_that_a_full_disk_refuses_are_written_later(node: WaitingNode) -> None:
     node.call("submit", [Message("t", b"p", queue_id=0)])
     with full_disk(node.files):
-        node.broker.commit_offset("g", "t", 0, 1)
+        node.broker.commits.commit("g", "t", 0, 1)
         node.wait(FLUSH_MS + 100)
     node.wait(FLUSH_MS + 100)
     assert node.reborn(clean=False).broker.offsets.query("g", "t", 0) == 1
@@ -244,12 +244,12 @@ def test_offsets_that_a_full_disk_refuses_are_written_later(node: WaitingNode) -
 
 def test_a_reset_that_was_taken_while_the_disk_was_full_does_not_come_again(node: WaitingNode) -> None:
     node.call("submit", [Message("t", b"p", queue_id=0)])
-    node.broker.reset_offset("g", "t", 0, 1)
+    node.broker.commits.reset("g", "t", 0, 1)
     node.wait(FLUSH_MS + 100)
     assert node.broker.tables.rows("reset") == {"t@g": b'{"0":1}'}
     with full_disk(node.files):
         assert node.broker.offsets.take_reset("g", "t", 0) == 1
-        node.broker.write_offsets(0)
+        node.broker.commits.write()
         node.wait(FLUSH_MS + 100)
     node.wait(2 * FLUSH_MS)
     assert node.broker.tables.rows("reset") == {}
@@ -290,8 +290,8 @@ def test_what_a_full_disk_refuses_is_kept_once_per_key(node: WaitingNode) -> Non
 
 def test_who_waits_for_an_offset_waits_for_no_slices(node: WaitingNode) -> None:
     for number in range(2 * ROWS_STEP):
-        node.broker.commit_offset(f"g{number}", "t", 0, number)
-    node.broker.write_offsets(0)
+        node.broker.commits.commit(f"g{number}", "t", 0, number)
+    node.broker.commits.write()
     node.turn.run_until_quiet()
     assert len(node.broker.tables.rows("offset")) == 2 * ROWS_STEP
 
@@ -300,7 +300,7 @@ def test_who_waits_for_an_offset_waits_for_no_slices(node: WaitingNode) -> None:
 def test_many_offsets_are_written_in_slices(node: WaitingNode, clean: bool) -> None:
     count = 3 * ROWS_STEP + 5
     for number in range(count):
-        node.broker.commit_offset(f"g{number}", "t", 0, number)
+        node.broker.commits.commit(f"g{number}", "t", 0, number)
     written = []
     for _ in range(1 if clean else 4):
         node.wait(STEP_EVERY_MS if written else FLUSH_MS)

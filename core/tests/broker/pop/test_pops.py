@@ -233,7 +233,7 @@ def test_checkpoints_that_a_real_broker_worked_off_stay_so() -> None:
     node.broker.topics.create(TopicConfig(OTHERS_REVIVE, 8, 8))
     for offset in (0, 1):
         checkpoint(node, offset, topic=OTHERS_REVIVE)
-    node.broker.commit_offset(pop_revive.GROUP, OTHERS_REVIVE, 0, 0)
+    node.broker.commits.commit(pop_revive.GROUP, OTHERS_REVIVE, 0, 0)
     node = again(node)
     pass_ms(node, 60_000)
     assert [message.body[:8] for message in pop(node, topic=RETRY)] == [b"00000001"]
@@ -274,7 +274,7 @@ def test_checkpoints_that_a_real_broker_worked_off_meanwhile_stay_so() -> None:
     assert node.store.max_offset(RETRY, 0) == 1
     for offset in (1, 2, 3):
         checkpoint(node, offset)
-    node.broker.commit_offset(pop_revive.GROUP, REVIVE, 0, 2)
+    node.broker.commits.commit(pop_revive.GROUP, REVIVE, 0, 2)
     node = again(node)
     pass_ms(node, 60_000)
     assert [message.body[:8] for message in pop(node, topic=RETRY)] == [b"00000000", b"00000003"]
@@ -287,7 +287,7 @@ def test_an_offset_beyond_the_end_passes_no_checkpoint_over() -> None:
     """Left by a broker whose log lost its tail."""
     node = node_with_topic()
     node.send(1)
-    node.broker.commit_offset(pop_revive.GROUP, REVIVE, 0, 7)
+    node.broker.commits.commit(pop_revive.GROUP, REVIVE, 0, 7)
     node = again(node)
     node.broker.topics.create(TopicConfig(REVIVE, 8, 8))
     checkpoint(node, 0, 100_000)

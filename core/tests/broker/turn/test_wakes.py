@@ -27,9 +27,7 @@ def put(node: Node, topic: str) -> None:
 
 def park(node: Node, topic: str, count: int, served: list[int]) -> None:
     for number in range(count):
-        node.broker.wait(
-            node.broker.topics.topics[topic], 0, (topic, number), lambda number=number: served.append(number)
-        )
+        node.broker.topics.topics[topic].wait(0, (topic, number), lambda number=number: served.append(number))
 
 
 def test_a_crowd_is_served_in_order_and_whole(node: Node) -> None:
@@ -74,7 +72,7 @@ def test_time_ends_a_turn_too(node: Node, monkeypatch: pytest.MonkeyPatch) -> No
         served.append(1)
 
     for number in range(10):
-        node.broker.wait(node.broker.topics.topics["crowded"], 0, number, slow)
+        node.broker.topics.topics["crowded"].wait(0, number, slow)
     put(node, "crowded")
     node.turn.run()
     assert 2 <= len(served) <= 4
@@ -88,7 +86,7 @@ def test_one_that_fails_costs_nobody_his_call(node: Node) -> None:
     def fails() -> None:
         raise RuntimeError("a door's fault")
 
-    node.broker.wait(node.broker.topics.topics["crowded"], 0, "bad", fails)
+    node.broker.topics.topics["crowded"].wait(0, "bad", fails)
     park(node, "crowded", CROWD, served)
     put(node, "crowded")
     node.turn.run_until_quiet()

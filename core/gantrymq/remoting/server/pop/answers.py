@@ -6,6 +6,7 @@ All queues are looked at before anything is leased, so that a read that waits fo
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.model import names
@@ -18,12 +19,13 @@ from gantrymq.store.log import record
 from gantrymq.store.queues.consume_queue import HOLE_SIZE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gantrymq.administration.reading import Reading
-    from gantrymq.broker.broker import Broker
     from gantrymq.broker.pop.leases import Place
+    from gantrymq.broker.pop.pops import Pops
     from gantrymq.broker.pop.selection import Pick, Selection
+    from gantrymq.broker.rocketmq.stats import BrokerStats
     from gantrymq.broker.topics import Topic
     from gantrymq.remoting.headers import PopHeader
     from gantrymq.remoting.server.filters import Filter
@@ -97,13 +99,40 @@ def picker(wanted: Filter | None, store: StoreReader) -> Pick | None:
     return TagPick(wanted.codes) if wanted.codes is not None else None
 
 
+@dataclass(slots=True)
+class PopServices:
+    """What pops need of the broker. `name`: the broker's; `topics`: by name."""
+
+    name: str
+    topics: Mapping[str, Topic]
+    pops: Pops
+    stats: BrokerStats
+    reading: Reading
+
+
 class Subject:
     """A group's pops of one topic: the queues concerned, and whose turn it is."""
 
-    __slots__ = ("_retry", "_turn", "broker", "group", "mark", "topic", "wake")
+    __slots__ = (
+        "_reading",
+        "_retry",
+        "_topics",
+        "_turn",
+        "broker_name",
+        "group",
+        "mark",
+        "pops",
+        "stats",
+        "topic",
+        "wake",
+    )
 
-    def __init__(self, broker: Broker, group: str, topic: Topic, wake: Callable[[], None]) -> None:
-        self.broker = broker
+    def __init__(self, services: PopServices, group: str, topic: Topic, wake: Callable[[], None]) -> None:
+        self.broker_name = services.name
+        self.pops = services.pops
+        self.stats = services.stats
+        self._topics = services.topics
+        self._reading = services.reading
         self._retry = retry_topics(group, topic.name)
         self._turn = 0
         self.group = group
@@ -115,7 +144,7 @@ class Subject:
 
     def retry_queues(self) -> list[tuple[Topic, int]]:
         """Queues of the retry topics that exist."""
-        topics = self.broker.topics.topics
+        topics = self._topics
         return [
             (topic, queue_id)
             for name in self._retry
@@ -130,7 +159,7 @@ class Subject:
     def places(self, reading: Reading, queue_id: int, ordered: bool, from_first: bool) -> Iterable[Place]:
         """Places to read, in this pop's order. May raise `Cold`."""
         self._turn += 1
-        topics, (first, second) = self.broker.topics.topics, self._retry
+        topics, (first, second) = self._topics, self._retry
         retry = [] if ordered or (first not in topics and second not in topics) else self.retry_queues()
         if queue_id >= 0 and not retry:
             return (reading.place(self.group, self.topic.name, queue_id, from_first),)
@@ -162,18 +191,18 @@ class Subject:
     def has_message(self, queue_id: int, attempt: str | None, ordered: bool) -> bool:
         """Something could be popped now; a group that never popped would begin at its committed offset or the first message."""
         queues = self.all_queues() if queue_id < 0 else [(self.topic, queue_id), *self.retry_queues()]
-        broker, pops = self.broker, self.broker.pops
+        pops, store = self.pops, self._reading.store
         for topic, number in queues:
             place = pops.known(self.group, topic.name, number)
             if place is None:
-                if self._first(topic.name, number) < broker.store.visible_end(topic.name, number):
+                if self._first(topic.name, number) < store.visible_end(topic.name, number):
                     return True
             elif not (ordered and pops.blocked(place, attempt)) and pops.ready(place):
                 return True
         return False
 
     def _first(self, topic: str, queue_id: int) -> int:
-        return max(self.broker.offsets.query(self.group, topic, queue_id), self.broker.min_offset(topic, queue_id))
+        return max(self._reading.committed(self.group, topic, queue_id), self._reading.min_offset(topic, queue_id))
 
     def peek(self, reading: Reading, queue_id: int, count: int) -> Answer:
         """As RocketMQ's peek: records, no receipts. May raise `Cold`."""
@@ -233,7 +262,7 @@ class Pop:
         self._subject = subject
         self.header = header
         self._pick = pick
-        self._pops = subject.broker.pops
+        self._pops = subject.pops
         self.more = False
         """Nothing passed the filter so far, and not all was looked at."""
 
@@ -294,7 +323,7 @@ class Pop:
         return True
 
     def _add(self, answer: Answer, place: Place, found: Selection, ordered: bool) -> None:
-        stats = self._subject.broker.stats
+        stats = self._subject.stats
         stats.read(place.topic, self._subject.group, len(found.offsets), found.size)
         name = self._subject.topic.name
         mark = self._subject.mark if place.topic == name else mark_of(place.topic)
@@ -318,7 +347,7 @@ class Pop:
         """Records of a retry topic, or a light queue, as if they stood in the topic that was asked for, with the receipt as a
         property: the client could not tell them otherwise (popResponseReturnActualRetryTopic=false). With their offsets: a damaged one
         is left out, its lease ends like any other."""
-        name = self._subject.broker.config.name
+        name = self._subject.broker_name
         data = b"".join(found.pieces)
         pieces: list[bytes] = []
         offsets: list[int] = []

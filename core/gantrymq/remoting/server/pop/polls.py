@@ -1,5 +1,5 @@
 """Polls of pop consumers that wait: one list per group and topic, served in order when a record enters one of its queues or entries
-come back. No polling: a queue's list of waiters (`Broker.wait`) and the deadlines' end call `serve`.
+come back. No polling: a queue's list of waiters (`Topic.wait`) and the deadlines' end call `serve`.
 
 One record must not wake a thousand polls in vain: serving stops for a kind of poll (queue, order, filter) with the first that finds nothing.
 """
@@ -17,9 +17,9 @@ from gantrymq.store.cold import Cold
 
 if TYPE_CHECKING:
     from gantrymq.administration.reading import Reading
-    from gantrymq.broker.broker import Broker
     from gantrymq.broker.topics import Topic
     from gantrymq.remoting.codec import Command
+    from gantrymq.remoting.server.reads import Waits
     from gantrymq.remoting.server.reply import RecordsReply
 
 T = TypeVar("T")
@@ -81,13 +81,13 @@ class Ring:
 
 
 class Polls:
-    """All polls that wait. `queues_of(ring)`: the native queues that concern its polls."""
+    """All polls that wait. `queues_of(group, topic)`: the native queues that concern its polls."""
 
     def __init__(
-        self, broker: Broker, reading: Reading, queues_of: Callable[[str, str], list[tuple[Topic, int]]]
+        self, reading: Reading, waits: Waits, queues_of: Callable[[str, str], list[tuple[Topic, int]]]
     ) -> None:
-        self._broker = broker
         self._reading = reading
+        self._wheel, self._turn, self._fetch = waits.wheel, waits.turn, waits.read_cold
         self._queues_of = queues_of
         self._rings: dict[tuple[str, str], Ring] = {}
         self._replies: dict[RecordsReply, set[Poll]] = {}
@@ -120,7 +120,7 @@ class Polls:
         ring.sizes[poll.queue_id] = ring.sizes.get(poll.queue_id, 0) + 1
         self._replies.setdefault(poll.reply, set()).add(poll)
         self.waiting += 1
-        wheel = self._broker.wheel
+        wheel = self._wheel
         poll.handle = wheel.call_at(wheel.now_ms() + wait_ms, lambda now_ms: self._expired(poll))
         self._listen(ring)
 
@@ -129,7 +129,7 @@ class Polls:
             key = (topic.name, queue_id)
             if key not in ring.queues:
                 ring.queues[key] = topic
-                self._broker.wait(topic, queue_id, ("pop", ring.group, *key), partial(self._arrived, ring, key))
+                topic.wait(queue_id, ("pop", ring.group, *key), partial(self._arrived, ring, key))
 
     def _arrived(self, ring: Ring, key: tuple[str, int]) -> None:
         ring.queues.pop(key, None)
@@ -141,7 +141,7 @@ class Polls:
         ring = self._rings.get((group, topic))
         if ring is not None and not ring.due:
             ring.due = True
-            self._broker.turn.at_deliver(partial(self._serve, ring))
+            self._turn.at_deliver(partial(self._serve, ring))
 
     def _serve(self, ring: Ring) -> None:
         ring.due = False
@@ -162,7 +162,7 @@ class Polls:
             answered = poll.give(poll.find(self._reading))
         except Cold as cold:
             poll.cold = True
-            self._broker.fetch(cold, poll, self._again)
+            self._fetch(cold, poll, self._again)
             return True
         except (GantryError, OSError) as error:  # what ends one poll must not cost the others theirs
             self._forget(poll)
@@ -198,13 +198,13 @@ class Polls:
         if not ring.polls:
             del self._rings[ring.group, ring.topic]
             for key, topic in ring.queues.items():
-                self._broker.unwait(topic, key[1], ("pop", ring.group, *key))
+                topic.unwait(key[1], ("pop", ring.group, *key))
         of_reply = self._replies[poll.reply]
         of_reply.discard(poll)
         if not of_reply:
             del self._replies[poll.reply]
         if poll.handle:
-            self._broker.wheel.cancel(poll.handle)
+            self._wheel.cancel(poll.handle)
 
     def commands_of(self, reply: RecordsReply) -> list[Command]:
         """The requests of a connection that wait."""

@@ -18,7 +18,7 @@ from gantrymq.remoting.dispatch import Handler
 from gantrymq.remoting.headers import AckHeader, PopHeader, parse
 from gantrymq.remoting.json_bodies import decode
 from gantrymq.remoting.server.filters import FilterError, compile_filter
-from gantrymq.remoting.server.pop.answers import Pop, Seen, Subject, picker
+from gantrymq.remoting.server.pop.answers import Pop, PopServices, Seen, Subject, picker
 from gantrymq.remoting.server.pop.polls import Poll, Polls
 from gantrymq.remoting.server.pop.wire import (
     INVALID_PARAMETER,
@@ -42,11 +42,12 @@ from gantrymq.remoting.server.reply import RecordsReply
 if TYPE_CHECKING:
     from gantrymq.administration.groups import Groups
     from gantrymq.administration.reading import Reading
-    from gantrymq.broker.broker import Broker
     from gantrymq.broker.pop.leases import Place
     from gantrymq.broker.topics import Topic
     from gantrymq.remoting.codec import Command
     from gantrymq.remoting.server.filters import Filter
+    from gantrymq.remoting.server.reads import Waits
+    from gantrymq.services import Clock
 
 COUNT_MAX: Final = 32
 """Messages of one pop; RocketMQ refuses more."""
@@ -79,12 +80,14 @@ class Refused(GantryError):
 class PopRequests:
     """What the pop requests of all connections share."""
 
-    def __init__(self, broker: Broker, groups: Groups, reading: Reading) -> None:
-        self.broker = broker
-        self.reading = reading
-        self.pops = broker.pops
+    def __init__(self, services: PopServices, groups: Groups, clock: Clock, waits: Waits) -> None:
+        self._services = services
+        self.topics = services.topics
+        self.pops = services.pops
+        self.reading = services.reading
         self.groups = groups
-        self.polls = Polls(broker, reading, self._queues_of)
+        self.clock = clock
+        self.polls = Polls(services.reading, waits, self._queues_of)
         self._subjects: dict[tuple[str, str], Subject] = {}
         self.pops.watch(self._ready)
 
@@ -95,12 +98,12 @@ class PopRequests:
             if len(self._subjects) >= SUBJECTS_MAX:
                 self._subjects.clear()
             found = self._subjects[group, topic.name] = Subject(
-                self.broker, group, topic, partial(self.polls.wake, group, topic.name)
+                self._services, group, topic, partial(self.polls.wake, group, topic.name)
             )
         return found
 
     def _queues_of(self, group: str, name: str) -> list[tuple[Topic, int]]:
-        topic = self.broker.topics.topics.get(name)
+        topic = self.topics.get(name)
         if topic is None:
             return []
         return self.subject(group, topic).all_queues()
@@ -115,7 +118,7 @@ class PopRequests:
 
     def check(self, group: str, name: str, queue_id: int) -> Topic:
         """The checks that pop, peek, notification and polling info share; in RocketMQ's order."""
-        topic = self.broker.topics.topics.get(name)
+        topic = self.topics.get(name)
         if topic is None or topic.system:
             if names.is_own_system_topic(name):
                 raise GantryError(ErrorCode.NO_PERMISSION, f"topic {name} belongs to the broker itself")
@@ -131,7 +134,7 @@ class PopRequests:
 
     def waiting_ms(self, born_ms: int, poll_ms: int) -> int:
         """How long a poll may still wait; 0 or less: not at all."""
-        return min(born_ms + poll_ms - self.broker.clock.now_ms(), POLL_MS_MAX) if poll_ms > 0 else 0
+        return min(born_ms + poll_ms - self.clock.now_ms(), POLL_MS_MAX) if poll_ms > 0 else 0
 
 
 def unknown_topic(name: str) -> GantryError:
@@ -156,7 +159,7 @@ def pop(command: Command, reply: RecordsReply, services: PopRequests) -> None:
         reply.defer(command)
         return
     header = header_of(command, PopHeader)
-    now_ms = services.broker.clock.now_ms()
+    now_ms = services.clock.now_ms()
     born_ms = header.born_time or now_ms
     if now_ms - born_ms - header.poll_time > LATE_MS:
         write(reply, command.opaque, Answer(TIMEOUT, b"the broker pop message is timeout too much"))
@@ -174,7 +177,7 @@ def pop(command: Command, reply: RecordsReply, services: PopRequests) -> None:
         command.opaque,
         services.subject(header.consumer_group, topic),
         header,
-        picker(wanted, services.broker.store),
+        picker(wanted, services.reading.store),
     )
     reply.read(command, one.find, lambda seen: _popped(command, reply, services, one, wanted, seen))
 
@@ -186,7 +189,7 @@ def _popped(
     if one.give(seen):
         return
     header = one.header
-    wait_ms = services.waiting_ms(header.born_time or services.broker.clock.now_ms(), header.poll_time)
+    wait_ms = services.waiting_ms(header.born_time or services.clock.now_ms(), header.poll_time)
     if wait_ms <= 0:
         one.empty(TIMEOUT)
     elif services.polls.full(reply, header.consumer_group, header.topic, header.queue_id):
@@ -219,7 +222,7 @@ def notification(command: Command, reply: RecordsReply, services: PopRequests) -
 
     if give(find(services.reading)):
         return
-    wait_ms = services.waiting_ms(header.born_time or services.broker.clock.now_ms(), header.poll_time)
+    wait_ms = services.waiting_ms(header.born_time or services.clock.now_ms(), header.poll_time)
     full = services.polls.full(reply, header.consumer_group, header.topic, header.queue_id)
     if wait_ms <= 0 or full:
         answer(False, full and wait_ms > 0)
@@ -289,23 +292,23 @@ def _acknowledge(services: PopRequests, place: Place, receipt: Receipt, offset: 
 
 def _place(services: PopRequests, header: AckHeader | ChangeHeader, offset: int, end_too: bool) -> Place | None:
     """The group's place in the receipt's queue; None if it has none (any more)."""
-    broker = services.broker
-    topic = broker.topics.topics.get(header.topic)
+    reading = services.reading
+    topic = services.topics.get(header.topic)
     if topic is None or topic.system:
         raise unknown_topic(header.topic)
     queue_id = header.queue_id
     if not 0 <= queue_id < topic.config.read_queues:
         raise GantryError(ErrorCode.MESSAGE_ILLEGAL, illegal_queue(queue_id, topic, header.consumer_group))
     place = services.pops.known(header.consumer_group, header.topic, queue_id)
-    high = broker.store.visible_end(header.topic, queue_id)
+    high = reading.store.visible_end(header.topic, queue_id)
     if 0 <= offset < high + end_too:
         if place is not None and not place.cursor.window.is_done(offset):
             return place
-        low = broker.min_offset(header.topic, queue_id)
+        low = reading.min_offset(header.topic, queue_id)
         if offset >= low:
             return place
     else:
-        low = broker.min_offset(header.topic, queue_id)
+        low = reading.min_offset(header.topic, queue_id)
     raise Refused(
         int(ResponseCode.NO_MESSAGE),
         f"offset is illegal, key:{header.topic}@{queue_id}, commit:{offset}, store:{low}~{high}",
@@ -336,7 +339,7 @@ def change_invisible(command: Command, reply: RecordsReply, services: PopRequest
     header = parse(command.fields, ChangeHeader)
     receipt = Receipt(header.extra_info)
     place = _place(services, header, header.offset, False)
-    now_ms = services.broker.clock.now_ms()
+    now_ms = services.clock.now_ms()
     pop_ms = -1
     if place is not None:
         pop_ms = services.pops.change(place, header.offset, receipt.pop_ms, header.invisible_time)

@@ -44,7 +44,7 @@ def _answer(command: Command, reply: Reply, offset: int) -> None:
 
 @dataclass(slots=True)
 class QueueServices:
-    """What these requests need of the broker. `commit_offset`: as `Broker.commit_offset`."""
+    """What these requests need of the broker. `commit_offset`: as `OffsetCommits.commit`."""
 
     topics: TopicTable
     reading: Reading

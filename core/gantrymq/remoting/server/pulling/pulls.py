@@ -9,9 +9,9 @@ compares the tags themselves.
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from gantrymq.administration.reading import Reading
 from gantrymq.broker.consuming.entries.shared_bodies import SHARED_BYTES_MIN, SharedBodies
 from gantrymq.broker.topics import PERM_READ
 from gantrymq.model import names, sysflag
@@ -27,9 +27,12 @@ from gantrymq.remoting.server.reply import RecordsReply
 from gantrymq.store.cold import Cold
 
 if TYPE_CHECKING:
-    from gantrymq.broker.broker import Broker
-    from gantrymq.broker.topics import Topic
+    from gantrymq.administration.reading import Reading
+    from gantrymq.broker.consuming.commits import OffsetCommits
+    from gantrymq.broker.rocketmq.stats import BrokerStats
+    from gantrymq.broker.topics import Topic, TopicTable
     from gantrymq.remoting.server.clients.registry import Clients
+    from gantrymq.remoting.server.reads import Waits
 
 log = logging.getLogger(__name__)
 
@@ -161,15 +164,31 @@ def find(
     return answer
 
 
+@dataclass(slots=True)
+class PullServices:
+    """What pulls need of the broker. `waiting_max`: pulls of one connection that may wait."""
+
+    topics: TopicTable
+    commits: OffsetCommits
+    stats: BrokerStats
+    reading: Reading
+    waiting_max: int
+
+
 class Pulls:
     """Pulls of one broker."""
 
-    def __init__(self, broker: Broker, clients: Clients) -> None:
-        self._broker = broker
+    def __init__(self, services: PullServices, clients: Clients, waits: Waits) -> None:
+        self._topics = services.topics
+        self._commits = services.commits
+        self._offsets = services.commits.offsets
+        self._stats = services.stats
+        self._reading = services.reading
+        self.waiting_max = services.waiting_max
         self._clients = clients
-        self._reading = Reading(broker)
+        self._wheel, self._fetch = waits.wheel, waits.read_cold
         self.calls = SubscriptionCalls(clients)
-        self._shared = SharedBodies(broker.wheel).shared
+        self._shared = SharedBodies(waits.wheel).shared
         self.waiting = 0
         """Polls that wait now."""
 
@@ -178,7 +197,7 @@ class Pulls:
         if header.commit_offset >= 0:
             topic = self._topic(header)
             names.check_group(header.consumer_group)
-            self._broker.commit_offset(header.consumer_group, topic.name, header.queue_id, header.commit_offset)
+            self._commits.commit(header.consumer_group, topic.name, header.queue_id, header.commit_offset)
         header.sys_flag &= ~sysflag.PULL_COMMIT_OFFSET
         command.header = header
 
@@ -186,7 +205,7 @@ class Pulls:
         """Answer a pull, or let it wait. Raises what `RemotingDoor.handle` turns into an answer."""
         topic = self._topic(header)
         wanted = self._filter(reply, header)
-        if self._broker.offsets.resets and self._reset(reply, command.opaque, header):
+        if self._offsets.resets and self._reset(reply, command.opaque, header):
             return
         count = min(max(header.max_msg_nums, 1), COUNT_MAX)
         bytes_wanted = header.max_msg_bytes
@@ -214,7 +233,7 @@ class Pulls:
         reply.read(command, read, apply)
 
     def _check_room(self, reply: PullReply) -> None:
-        limit = self._broker.config.waiting_pulls_max
+        limit = self.waiting_max
         if len(reply.waiters) >= limit:
             text = f"{limit} pulls of this connection wait already (broker.waiting_pulls_max); open another connection"
             raise GantryError(ErrorCode.BUSY, text)
@@ -223,17 +242,17 @@ class Pulls:
 
     def _reset(self, reply: PullReply, opaque: int, header: PullHeader) -> bool:
         """A tool has set the group's offset: the consumer goes on there (PullMessageProcessor: OFFSET_RESET)."""
-        broker, name, queue_id = self._broker, header.topic, header.queue_id
-        offset = broker.offsets.take_reset(header.consumer_group, name, queue_id)
+        name, queue_id = header.topic, header.queue_id
+        offset = self._offsets.take_reset(header.consumer_group, name, queue_id)
         if offset >= 0:
-            broker.write_offsets(0, everything=False)
-            low, high = broker.min_offset(name, queue_id), broker.store.visible_end(name, queue_id)
+            self._commits.write(everything=False)
+            low, high = self._reading.min_offset(name, queue_id), self._reading.store.visible_end(name, queue_id)
             write(reply, opaque, Answer(MOVED, b"OFFSET_RESET", offset, low, high))
         return offset >= 0
 
     def _topic(self, header: PullHeader) -> Topic:
         name = header.topic
-        topic = self._broker.topics.get(name)
+        topic = self._topics.get(name)
         if topic is None or topic.system:
             if names.is_own_system_topic(name):
                 raise GantryError(ErrorCode.NO_PERMISSION, f"topic {name} belongs to the broker itself")
@@ -286,20 +305,20 @@ class Pulls:
                 self._shared((name, place), piece) if len(piece) >= SHARED_BYTES_MIN else piece
                 for place, piece in enumerate(answer.pieces)
             ]
-        self._broker.stats.read_records(topic, group, answer.count, answer.pieces, answer.size)
-        self._broker.offsets.handed(group, topic, queue_id, answer.next_offset)
+        self._stats.read_records(topic, group, answer.count, answer.pieces, answer.size)
+        self._offsets.handed(group, topic, queue_id, answer.next_offset)
 
     # Long polling.
 
     def _park(self, waiter: Waiter, timeout_ms: int) -> None:
         self.waiting += 1
         waiter.reply.waiters.add(waiter)
-        wheel = self._broker.wheel
+        wheel = self._wheel
         waiter.handle = wheel.call_at(wheel.now_ms() + timeout_ms, lambda now_ms: self._expired(waiter))
         self._wait(waiter)
 
     def _wait(self, waiter: Waiter) -> None:
-        self._broker.wait(waiter.topic, waiter.queue_id, waiter, lambda: self._woken(waiter))
+        waiter.topic.wait(waiter.queue_id, waiter, lambda: self._woken(waiter))
 
     def _woken(self, waiter: Waiter) -> None:
         """A record entered the queue: answer, unless the filter takes none of what came."""
@@ -316,7 +335,7 @@ class Pulls:
                 waiter.wanted,
             )
         except Cold as cold:  # it stays among its connection's waiters, and may expire meanwhile
-            self._broker.fetch(cold, waiter, self._woken)
+            self._fetch(cold, waiter, self._woken)
             return
         except (GantryError, OSError) as error:  # the disk cannot read what is there: the consumer asks again
             self._fail(waiter, error)
@@ -333,10 +352,12 @@ class Pulls:
         waiter.handle = 0
         if waiter not in waiter.reply.waiters:
             return
-        broker = self._broker
-        broker.unwait(waiter.topic, waiter.queue_id, waiter)
+        waiter.topic.unwait(waiter.queue_id, waiter)
         name = waiter.topic.name
-        low, high = broker.min_offset(name, waiter.queue_id), broker.store.visible_end(name, waiter.queue_id)
+        low, high = (
+            self._reading.min_offset(name, waiter.queue_id),
+            self._reading.store.visible_end(name, waiter.queue_id),
+        )
         if waiter.offset > waiter.first_offset:
             answer = Answer(RETRY, b"NO_MATCHED_MESSAGE", waiter.offset, low, high)
         else:
@@ -361,13 +382,13 @@ class Pulls:
         self.waiting -= 1
         waiter.reply.waiters.discard(waiter)
         if waiter.handle:
-            self._broker.wheel.cancel(waiter.handle)
+            self._wheel.cancel(waiter.handle)
 
     def drop(self, reply: PullReply) -> None:
         """The connection is gone, or its polls are no longer wanted."""
         self.calls.forget(reply)
         for waiter in list(reply.waiters):
-            self._broker.unwait(waiter.topic, waiter.queue_id, waiter)
+            waiter.topic.unwait(waiter.queue_id, waiter)
             self._forget(waiter)
 
 

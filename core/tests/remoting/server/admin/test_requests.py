@@ -141,7 +141,7 @@ def test_reset_at_the_clients(bench: Bench) -> None:
     reset = {"group": "CG", "topic": "T", "timestamp": 0}
     assert ask(link, Code.INVOKE_BROKER_TO_RESET_OFFSET, **reset, isForce=True).code == Answer.SYSTEM_ERROR
     for queue in range(4):
-        bench.broker.commit_offset("CG", "T", queue, 3)
+        bench.broker.commits.commit("CG", "T", queue, 3)
     assert ask(link, Code.INVOKE_BROKER_TO_RESET_OFFSET, **reset, isForce=True).code == Answer.CONSUMER_NOT_ONLINE
     consumer.feed(encode(Command(Code.HEART_BEAT, {}, beat("c1", "CG"), 1, 0, None, 0, version=1)))
     assert ask(link, Code.INVOKE_BROKER_TO_RESET_OFFSET, **reset, isForce=True).code == Answer.SYSTEM_ERROR  # too old
@@ -161,7 +161,7 @@ def test_clone_and_correction(bench: Bench) -> None:
     link = bench.connect()
     fill(bench, link, 8)
     for name, offset in (("a", 2), ("b", 5), ("c", 7)):
-        bench.broker.commit_offset(name, "T", 0, offset)
+        bench.broker.commits.commit(name, "T", 0, offset)
     assert ask(link, Code.CLONE_GROUP_OFFSET, srcGroup="b", destGroup="d", topic="T").code == 0
     assert ask(link, Code.CLONE_GROUP_OFFSET, srcGroup="c", destGroup="e").code == 0  # every topic
     query = bench.broker.offsets.query
@@ -179,7 +179,7 @@ def test_time_spans_and_units(bench: Bench) -> None:
     link = bench.connect()
     begin_ms = bench.clock.now_ms()
     fill(bench, link)
-    bench.broker.commit_offset("CG", "T", 0, 2)
+    bench.broker.commits.commit("CG", "T", 0, 2)
     spans = json.loads(ask(link, Code.QUERY_CONSUME_TIME_SPAN, topic="T", group="CG").body)["consumeTimeSpanSet"]
     assert [span["messageQueue"]["queueId"] for span in spans] == [0, 1, 2, 3]
     first = spans[0]
@@ -211,7 +211,7 @@ def test_who_consumes_what(bench: Bench) -> None:
     link = bench.connect()
     send(link)
     ask(link, Code.HEART_BEAT, beat("c1", "CG", tag="x"))
-    bench.broker.commit_offset("CG", "T", 0, 1)
+    bench.broker.commits.commit("CG", "T", 0, 1)
     assert json.loads(ask(link, Code.QUERY_TOPICS_BY_CONSUMER, group="CG").body)["topicList"] == ["T"]
     found = json.loads(ask(link, Code.QUERY_SUBSCRIPTION_BY_CONSUMER, group="CG", topic="T").body)
     assert found["subscriptionData"]["subString"] == "x"
@@ -430,7 +430,7 @@ def test_statistics(bench: Bench) -> None:
     unknown = ask(link, Code.VIEW_BROKER_STATS_DATA, statsName="TOPIC_PUT_NUMS", statsKey="X")
     assert (unknown.code, unknown.remark) == (Answer.SYSTEM_ERROR, "The stats <TOPIC_PUT_NUMS> <X> not exist")
     group(bench)
-    bench.broker.commit_offset("CG", "T", 0, 1)
+    bench.broker.commits.commit("CG", "T", 0, 1)
     lag = bodies.read_json(ask(link, Code.GET_BROKER_CONSUME_STATS, isOrder=False).body)
     assert lag["totalDiff"] == 2
     assert lag["consumeStatsList"][0]["CG"][0]["consumeTps"] > 0

@@ -67,7 +67,7 @@ def use_volatile(bench: Bench) -> None:
 
 
 def use_offset(bench: Bench) -> None:
-    bench.broker.commit_offset("g", "t", 0, 0)
+    bench.broker.commits.commit("g", "t", 0, 0)
 
 
 def use_row(bench: Bench) -> None:

@@ -295,7 +295,7 @@ def test_notification_and_peek(bench: Bench) -> None:
 
 def test_new_group_begins_at_its_committed_offset(bench: Bench) -> None:
     fill(bench, 5)
-    bench.broker.commit_offset(GROUP, TOPIC, 0, 3)
+    bench.broker.commits.commit(GROUP, TOPIC, 0, 3)
     assert bodies(pop(bench.connect())) == [b"m3", b"m4"]
 
 
@@ -303,9 +303,9 @@ def test_commit_of_a_pulling_client_moves_the_group_on(bench: Bench) -> None:
     fill(bench, 5)
     link = bench.connect()
     pop(link, maxMsgNums=2)
-    bench.broker.commit_offset(GROUP, TOPIC, 0, 4)
+    bench.broker.commits.commit(GROUP, TOPIC, 0, 4)
     assert bodies(pop(link)) == [b"m4"]
-    bench.broker.commit_offset(GROUP, TOPIC, 0, 1)
+    bench.broker.commits.commit(GROUP, TOPIC, 0, 1)
     pass_ms(bench, 10_100)
     assert bodies(pop(link)) == [b"m4"]
     assert bench.broker.pops.leases.entries == 1

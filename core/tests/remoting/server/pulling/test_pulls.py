@@ -2,7 +2,6 @@
 
 import errno
 import struct
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -276,7 +275,7 @@ def test_waiting_connection_is_not_idle(bench: Bench) -> None:
 
 
 def test_waiters_are_limited(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench.broker.config = replace(bench.broker.config, waiting_pulls_max=2)
+    bench.doors.pulls.waiting_max = 2
     fill(bench, 1)
     link = bench.connect()
     for opaque in (1, 2):
