@@ -52,6 +52,12 @@ def say(text: str) -> None:
         pass
 
 
+def full_of_holes() -> list[bytes]:
+    """What is kept of 64 MB: a small piece behind each megabyte of what is gone, so that none of it is the heap's end."""
+    made = [(b"\1" * 60_000, b"\2" * 600) for _ in range(1_000)]
+    return [small for _, small in made]
+
+
 class FakePort:
     def for_service(self) -> FakePort:
         return self
@@ -78,6 +84,8 @@ class FakeService:
             raise RuntimeError("no luck\ntoday")
         if f"{self.name} task fails" == TROUBLE:
             context.spawn(self.fail)
+        if f"{self.name} leaves holes" == TROUBLE:
+            self.kept = full_of_holes()
         if self.name == "broker":
             context.shared["broker_port"] = FakePort()
         if self.name == "echo":

@@ -156,6 +156,16 @@ def test_what_to_try_is_what_can_be_typed_in_a_checkout(tmp_path: Path, monkeypa
     assert steps[2].split(" --nameserver")[0] == "     ./run gantry top"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="RssAnon")
+def test_what_the_start_has_freed_goes_back_to_the_system(tmp_path: Path) -> None:
+    with running(tmp_path, trouble="echo leaves holes") as server:
+        server.until("ready")
+        status = Path(f"/proc/{server.process.pid}/status").read_text()
+        (kib,) = [int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon")]
+        assert kib < 64 * 1024, kib
+        assert server.end(signal.SIGTERM)[0] == 0
+
+
 def test_output_and_log_together_are_json_lines(tmp_path: Path) -> None:
     with running(tmp_path, "--free-ports", "--log-format", "json") as server:
         until(server.ready_file.exists)
