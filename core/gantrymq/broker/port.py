@@ -328,7 +328,7 @@ class TablePort(Protocol):
     def watch_table(
         self, table: str, on_change: Callable[[str, bytes | None], None] | None, token: object, on_done: Done
     ) -> None:
-        """Result: dict[str, bytes], the table now; afterwards `on_change` for each change, our own included. The same `on_change`
+        """Result: the table now, a mapping of keys to bytes that is the caller's own; afterwards `on_change` for each change, our own included. The same `on_change`
         again is still called once."""
 
 

@@ -15,6 +15,7 @@ from importlib.metadata import entry_points
 from typing import Final
 
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.indexes.packed import RowMap
 
 log = logging.getLogger(__name__)
 
@@ -73,21 +74,19 @@ def refuse_unreadable(
             raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"row {key[:80]!r} of table {table} cannot be read: {why}")
 
 
-def is_quarantined(table: str, key: str, rows: dict[str, bytes]) -> bool:
+def is_quarantined(table: str, key: str, rows: Mapping[str, bytes]) -> bool:
     """Whether there is a row that nobody sees because it cannot be read: whoever expects none replaces it."""
     check, value = check_of(table), rows.get(key)
     return check is not None and value is not None and bool(why_unreadable(check, key, value))
 
 
-def readable(table: str, rows: dict[str, bytes]) -> dict[str, bytes]:
-    """The rows that can be read; a line in the log for each of the others."""
+def readable(table: str, rows: RowMap) -> RowMap:
+    """A copy of the rows that can be read; a line in the log for each of the others."""
+    found = rows.copy()
     check = check_of(table)
-    if check is None:
-        return dict(rows)
-    found = {}
-    for key, value in rows.items():
-        if why := why_unreadable(check, key, value):
-            report(table, key, why)
-        else:
-            found[key] = value
+    if check is not None:
+        for key, value in rows.items():
+            if why := why_unreadable(check, key, value):
+                report(table, key, why)
+                del found[key]
     return found

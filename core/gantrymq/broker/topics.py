@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from zlib import crc32
 
@@ -245,7 +245,7 @@ class TopicTable:
         """Call `on_name` with the name of each topic that came, changed or went."""
         self._name_watchers.append(on_name)
 
-    def load(self, values: dict[str, bytes]) -> None:
+    def load(self, values: Mapping[str, bytes]) -> None:
         """Take over the table as replayed from the log."""
         for name, data in values.items():
             config = TopicConfig.from_bytes(name, data)

@@ -11,11 +11,15 @@ for a while changes the mark, and who removes one sets it to `-`, each if the ro
 from __future__ import annotations
 
 import heapq
+from array import array
 from collections.abc import Iterator, Mapping
+from math import inf
 from typing import Final
 
 import msgspec
 
+from gantrymq.model.indexes.counts import Counts
+from gantrymq.model.indexes.packed import PackedRows, RowMap, packed
 from gantrymq.model.limits import TAG_BYTES_MAX
 from gantrymq_gateways.mqtt.topics.mapping import filter_route
 from gantrymq_gateways.mqtt.topics.shared import bare
@@ -126,27 +130,76 @@ def removed(value: bytes) -> bytes:
     return marked(value, "-")
 
 
+def expiry_ms_of(session: StoredSession, default_ms: int) -> int:
+    """How long it outlives its connection; `default_ms`: where its row says nothing."""
+    return default_ms if session.expiry_s is None else session.expiry_s * 1000
+
+
+class RestingEnds:
+    """When sessions expire whose row rests since the start: no more than their places among the rows, by the time of their end."""
+
+    def __init__(self, rows: PackedRows | None = None, start_ms: int = 0, default_ms: int = 0) -> None:
+        self._rows = rows
+        self._start_ms = start_ms
+        self._default_ms = default_ms
+        self._places: dict[int, array[int]] = {}
+        """By how long a session outlives its connection."""
+        self._others: set[str] = set()
+        """Client ids whose row rests, but that are connected, or of which somebody else knows the end."""
+
+    def count(self) -> int:
+        """Sessions with an end here."""
+        return self._rows.resting - len(self._others) if self._rows is not None else 0
+
+    def add(self, place: int, session: StoredSession) -> None:
+        """The row at that place of all rows."""
+        self._places.setdefault(expiry_ms_of(session, self._default_ms), array("I")).append(place)
+
+    def leave(self, client_id: str) -> None:
+        """It has none here any more; called before its row changes, too."""
+        if self._rows is not None and self._rows.rests(client_id):
+            self._others.add(client_id)
+
+    def changes(self, client_id: str) -> None:
+        """Its row does not rest any more."""
+        self._others.discard(client_id)
+
+    def end(self, client_id: str) -> float:
+        """When it expires; never if it has no end here."""
+        if self._rows is None or client_id in self._others or not self._rows.rests(client_id):
+            return inf
+        return self._start_ms + expiry_ms_of(StoredSession.decode(self._rows[client_id]), self._default_ms)
+
+    def expired(self, now_ms: int) -> Iterator[tuple[int, str]]:
+        """Those whose time is over, oldest first, each once."""
+        for expiry_ms in sorted([each for each in self._places if self._start_ms + each <= now_ms]):
+            for place in self._places.pop(expiry_ms):
+                client_id = self._rows.at(place) if self._rows is not None else None
+                if client_id is not None and client_id not in self._others:
+                    yield self._start_ms + expiry_ms, client_id
+
+
 class SessionTable:
     """Both tables. Rows change by `changed_session`/`changed_filter`; what this process writes, it also applies at once."""
 
     def __init__(self, session_expiry_ms: int = 0) -> None:
-        self._rows: dict[str, bytes] = {}
+        self._rows: RowMap = {}
         self._filters: dict[str, dict[str, bytes]] = {}
         """Client id -> filter -> its own row."""
         self._session_expiry_ms = session_expiry_ms
         """Of sessions whose row says nothing."""
         self._ends: dict[str, int] = {}
         """Client id -> when the session expires, its client being away."""
-        self._last_end_ms = 0
-        """The time that was noted last: one object for all sessions of a start."""
         self._ends_heap: list[tuple[int, str]] = []
         """The same by time; what `_ends` does not have so is of the past."""
-        self._users: dict[int, int] = {}
+        self._resting = RestingEnds()
+        """Of sessions whose row rests, as most do after a start."""
+        self._users = Counts()
         """Light queue -> number of stored sessions that use it."""
-        self._filter_of: dict[int, bytes] = {}
+        self._filter_rows: RowMap = {}
         """Rows of `mqtt_filter`."""
-        self._light_of: dict[bytes, int] = {}
-        """By filter, which is the row itself where that has no mark."""
+        self._light_of: RowMap = {}
+        """Filter -> its light queue, decimal."""
         self._unused_since: dict[int, int] = {}
         self._fresh_since: dict[int, int] = {}
         """Of unused light queues, when every gateway began to count its grace time; not known of what was unused at the start."""
@@ -158,41 +211,48 @@ class SessionTable:
 
     def away(self) -> int:
         """Sessions whose client is not connected, as far as this gateway knows."""
-        return len(self._ends)
+        return len(self._ends) + self._resting.count()
 
     def subscriptions(self) -> int:
         """Filters of all stored sessions."""
-        return sum(self._users.values())
+        return self._users.total
 
-    def load(self, sessions: dict[str, bytes], filters: dict[str, bytes], now_ms: int) -> None:
-        """Start from the tables. Nobody is connected yet: every session's expiry counts from now on."""
-        for known in (
-            self._rows,
-            self._filters,
-            self._ends,
-            self._users,
-            self._filter_of,
-            self._light_of,
-            self._unused_since,
-            self._fresh_since,
-        ):
+    def load(self, sessions: Mapping[str, bytes], filters: Mapping[str, bytes], now_ms: int) -> None:
+        """Start from the tables. Nobody is connected yet: every session's expiry counts from now on. Rows of very many sessions stay packed."""
+        for known in (self._filters, self._ends, self._users, self._unused_since, self._fresh_since, self._echoes):
             known.clear()
-        self._echoes.clear()
         self._ends_heap.clear()
-        for light, text in filters.items():
-            self.changed_filter(light, text, now_ms)
-        self._fresh_since.clear()
-        for key, value in sessions.items():
-            if LINE_END in key:
-                self._apply(key, value, now_ms)
-                continue
-            session = StoredSession.decode(value)
-            self._rows[key] = value
-            self._use({}, session.filters, now_ms)
-            self._away(key, session, now_ms)
+        self._rows = packed(sessions)
+        for key in [key for key in sessions if LINE_END in key]:
+            del self._rows[key]
+            self._apply(key, sessions[key], now_ms)
+        self._load_ends(now_ms)
         for client_id in self._filters:
             if client_id not in self._rows:  # that one cannot be read: its filters would fill their queues for ever
                 self._expires(client_id, now_ms + self._session_expiry_ms)
+        self._load_filters(filters, now_ms)
+
+    def _load_ends(self, now_ms: int) -> None:
+        rows, users = self._rows, self._users
+        self._resting = RestingEnds(rows if isinstance(rows, PackedRows) else None, now_ms, self._session_expiry_ms)
+        for place, key, value in rows.placed() if isinstance(rows, PackedRows) else ((0, *row) for row in rows.items()):
+            session = StoredSession.decode(value)
+            for kept in session.filters.values():
+                users.add(kept.light, 1)
+            if isinstance(rows, PackedRows):
+                self._resting.add(place, session)
+            else:
+                self._away(key, session, now_ms)
+
+    def _load_filters(self, filters: Mapping[str, bytes], now_ms: int) -> None:
+        self._filter_rows = packed(filters)
+        lights: dict[str, bytes] = {}
+        for key, value in filters.items():
+            if _MARK not in value or value != removed(value):
+                lights.setdefault(_text(value), key.encode())
+            if not self._users[int(key)]:
+                self._unused_since[int(key)] = now_ms
+        self._light_of = packed(lights)
 
     def row(self, client_id: str) -> bytes | None:
         """The row's value as far as it is known here: another gateway's last change may be on its way."""
@@ -254,6 +314,7 @@ class SessionTable:
             return
         before = {} if old is None else StoredSession.decode(old).filters
         self._ends.pop(client_id, None)
+        self._resting.changes(client_id)
         if value is None:
             del self._rows[client_id]
             self._use(before, {}, now_ms)
@@ -265,13 +326,9 @@ class SessionTable:
             self._away(client_id, session, session.left_ms)
 
     def _away(self, client_id: str, session: StoredSession, left_ms: int) -> None:
-        expiry_ms = self._session_expiry_ms if session.expiry_s is None else session.expiry_s * 1000
-        self._expires(client_id, left_ms + expiry_ms)
+        self._expires(client_id, left_ms + expiry_ms_of(session, self._session_expiry_ms))
 
     def _expires(self, client_id: str, at_ms: int) -> None:
-        if at_ms == self._last_end_ms:
-            at_ms = self._last_end_ms
-        self._last_end_ms = at_ms
         self._ends[client_id] = at_ms
         heapq.heappush(self._ends_heap, (at_ms, client_id))
         if len(self._ends_heap) > 2 * len(self._ends) + 1_000:
@@ -287,13 +344,9 @@ class SessionTable:
                     self._count(kept.light, step, now_ms)
 
     def _count(self, light: int, step: int, now_ms: int) -> None:
-        count = self._users.get(light, 0) + step
-        if count > 0:
-            self._users[light] = count
+        if self._users.add(light, step):
             self._not_unused(light)
-            return
-        self._users.pop(light, None)
-        if light in self._filter_of:
+        elif str(light) in self._filter_rows:
             self._unused(light, now_ms)
 
     def _unused(self, light: int, now_ms: int) -> None:
@@ -307,52 +360,58 @@ class SessionTable:
     def changed_filter(self, key: str, value: bytes | None, now_ms: int) -> None:
         """A row of `mqtt_filter` changed."""
         light = int(key)
-        old = self._filter_of.pop(light, None)
+        old = self._filter_rows.pop(key, None)
         if old is not None:
-            text = old.partition(_MARK)[0]
-            if self._light_of.get(text) == light:
+            text = _text(old)
+            if self._light_of.get(text) == key.encode():
                 del self._light_of[text]
         if value != old:
             self._not_unused(light)
         if value is None:
             return
-        self._filter_of[light] = value
-        if value != removed(value):
-            self._light_of.setdefault(value.partition(_MARK)[0], light)
-        if light not in self._users:
+        self._filter_rows[key] = value
+        if value != removed(value) and (text := _text(value)) not in self._light_of:
+            self._light_of[text] = key.encode()
+        if not self._users[light]:
             self._unused(light, now_ms)
 
     def filter_row(self, light: int) -> bytes:
         """The row of a light queue; empty if there is none."""
-        return self._filter_of.get(light, b"")
+        return self._filter_rows.get(str(light), b"")
 
     def light_of(self, text: str) -> int:
         """The light queue that a filter feeds, 0 if it has none."""
-        return self._light_of.get(text.encode(), 0)
+        return int(self._light_of.get(text, b"0"))
 
     def is_safe(self, light: int, now_ms: int) -> bool:
         """No gateway is about to remove it: it is in use, or was lately."""
-        return light in self._users or self._fresh_since.get(light, -FILTER_FRESH_MS) > now_ms - FILTER_FRESH_MS
+        return bool(self._users[light]) or self._fresh_since.get(light, -FILTER_FRESH_MS) > now_ms - FILTER_FRESH_MS
 
     def is_unused(self, light: int) -> bool:
         """There is such a queue, and no stored session uses it."""
-        return light in self._filter_of and light not in self._users
+        return not self._users[light] and str(light) in self._filter_rows
 
     def connected(self, client_id: str) -> None:
         """Its session does not expire."""
         self._ends.pop(client_id, None)
+        self._resting.leave(client_id)
 
     def is_expired(self, client_id: str, now_ms: int) -> bool:
         """Its time is over, though nobody may have come to remove it."""
-        return self._ends.get(client_id, now_ms + 1) <= now_ms
+        at_ms = self._ends.get(client_id)
+        return (self._resting.end(client_id) if at_ms is None else at_ms) <= now_ms
 
     def expired(self, now_ms: int) -> Iterator[str]:
-        """Client ids whose session's time is over, oldest first."""
+        """Client ids whose session's time is over, oldest first; of those whose row rests behind the others."""
         heap = self._ends_heap
         while heap and heap[0][0] <= now_ms:
             at_ms, client_id = heapq.heappop(heap)
             if self._ends.get(client_id) == at_ms:
                 yield client_id
+        for at_ms, client_id in self._resting.expired(now_ms):
+            self._resting.leave(client_id)
+            self._ends[client_id] = at_ms
+            yield client_id
 
     def postpone(self, client_id: str, at_ms: int) -> None:
         """Look at it later: it is connected to another gateway."""

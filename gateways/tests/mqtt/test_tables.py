@@ -7,6 +7,7 @@ import json
 import pytest
 
 from gantrymq.model.errors import GantryError
+from gantrymq.model.indexes import packed
 from gantrymq.model.limits import TAG_BYTES_MAX
 from gantrymq_gateways.mqtt.tables import (
     FILTER_FRESH_MS,
@@ -20,6 +21,13 @@ from gantrymq_gateways.mqtt.tables import (
     removed,
 )
 from gantrymq_gateways.mqtt.wire.constants import TOPIC_LEVELS_MAX
+
+
+@pytest.fixture(autouse=True, params=["few", "packed"])
+def how_many(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of very many sessions are packed at the start: nothing else is different."""
+    if request.param == "packed":
+        monkeypatch.setattr(packed, "PACKED_MIN", 1)
 
 
 def row(*lights: int, left_ms: int = 0, expiry_s: int | None = None) -> bytes:

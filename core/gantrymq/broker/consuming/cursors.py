@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 from gantrymq.broker.consuming.acks import (
@@ -89,7 +89,7 @@ class Cursors(CursorTable):
 
     # Start: definitions, then records, then `recovered`.
 
-    def load(self, rows: dict[str, bytes], quarantined: Iterable[str] = ()) -> None:
+    def load(self, rows: Mapping[str, bytes], quarantined: Iterable[str] = ()) -> None:
         """Definitions from table `cursor`; the row `next` keeps ids from being used twice, and so do the keys of rows that cannot be read."""
         for key in quarantined:
             if key.isdecimal():

@@ -68,7 +68,7 @@ class ConsumerOffsets:
         """(topic, group) pairs."""
         return self._count
 
-    def load(self, rows: dict[str, bytes], resets: dict[str, bytes]) -> None:
+    def load(self, rows: Mapping[str, bytes], resets: Mapping[str, bytes]) -> None:
         """Take over the tables as replayed from the log."""
         for key, data in rows.items():
             topic, _, group = key.partition("@")

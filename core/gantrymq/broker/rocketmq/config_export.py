@@ -195,7 +195,7 @@ class ConfigExport:
         found = [value for value in (self._foreign(cf.LMQ_OFFSETS), self._foreign(cf.OFFSETS)) if value is not None]
         return max(found, key=cf.version_of) if found else None
 
-    def _topic_rows(self, known: dict[str, bytes], wanted: dict[str, Any], ends: Ends) -> Rows:
+    def _topic_rows(self, known: Mapping[str, bytes], wanted: dict[str, Any], ends: Ends) -> Rows:
         rows: Rows = []
         for name, body in wanted.items():
             if names.is_own_system_topic(name):
@@ -226,7 +226,7 @@ class ConfigExport:
             rows.append(("topic", name, config.to_bytes()))
         return rows
 
-    def _group_rows(self, known: dict[str, bytes], wanted: dict[str, Any]) -> Rows:
+    def _group_rows(self, known: Mapping[str, bytes], wanted: dict[str, Any]) -> Rows:
         rows: Rows = []
         for name, body in wanted.items():
             try:
@@ -239,7 +239,7 @@ class ConfigExport:
                 rows.append(("group", name, json.dumps(value, separators=(",", ":")).encode()))
         return rows + [("group", name, None) for name in self._gone("group", known, wanted, cf.GROUPS)]
 
-    def _mode_rows(self, known: dict[str, bytes], value: dict[str, Any]) -> Rows:
+    def _mode_rows(self, known: Mapping[str, bytes], value: dict[str, Any]) -> Rows:
         try:
             wanted = cf.modes_of(value)
         except (DialectError, ValueError, TypeError, AttributeError) as error:
@@ -252,7 +252,7 @@ class ConfigExport:
         ]
         return rows + [("request_mode", key, None) for key in known if key not in wanted]
 
-    def _offset_rows(self, known: dict[str, bytes], value: dict[str, Any]) -> Rows:
+    def _offset_rows(self, known: Mapping[str, bytes], value: dict[str, Any]) -> Rows:
         try:
             wanted = cf.offsets_of(value)
         except (DialectError, ValueError, TypeError, AttributeError) as error:

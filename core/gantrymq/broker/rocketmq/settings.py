@@ -6,7 +6,7 @@ A change is a row of table `setting` (name to value as text), so it outlives a r
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -173,7 +173,7 @@ class Settings:
         """Bits that the broker leaves of every topic's permission when it registers (RocketMQ: brokerPermission)."""
         self.server_side_reset = True
 
-    def load(self, rows: dict[str, bytes]) -> None:
+    def load(self, rows: Mapping[str, bytes]) -> None:
         """At start, before topics are made: what was changed in an earlier life."""
         for name, data in rows.items():
             found = CHANGEABLE.get(name)

@@ -11,14 +11,16 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from heapq import merge
+from itertools import chain
 from operator import itemgetter
-from typing import Protocol
+from typing import Final, Protocol
 
 from gantrymq.broker.row_checks import RowCheck, report, why_unreadable
 from gantrymq.broker.tables.keys import TableKeys
 from gantrymq.model import names
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.indexes.packed import PackedRows, RowMap, packed
 from gantrymq.model.message import Message
 from gantrymq.model.tables.message_rows import row_of as row_of_message
 from gantrymq.model.tables.message_rows import table_of_message
@@ -37,6 +39,8 @@ KEY_BYTES_MAX = 4096
 """Keys are names (topics, client ids, filters); the longest legal one is a tag of 4 KiB."""
 ROWS_MAX = 2_000_000
 """Rows of one table: a million sessions or retained messages and room to spare; at some 200 bytes each still below a gigabyte."""
+RESTING: Final = frozenset({"route", "light", "cursor", "mqtt_session", "mqtt_filter"})
+"""Tables of which a million rows may lie still, and whose readers keep no row: a start packs them (model/indexes/packed.py)."""
 REPLAY_STEP = 1024
 """Records read at once while replaying."""
 QUARANTINED_LINES_MAX = 100
@@ -136,9 +140,9 @@ class Tables:
     """Every table of the broker that was used. A change is visible at once; it is safe when its record is."""
 
     def __init__(self) -> None:
-        self._tables: dict[str, dict[str, bytes]] = {}
+        self._tables: dict[str, RowMap] = {}
         self._keys: dict[str, TableKeys] = {}
-        """Of every table, once something has walked or changed it."""
+        """Of every table, once something has walked or changed it: keys of rows that are not packed."""
         self._watchers: dict[str, list[Callable[[str, bytes | None], None]]] = {}
         self._expected: set[tuple[str, str]] = set()
         """(table, key) of rows that were handed over to be written since the last append, ..."""
@@ -149,8 +153,9 @@ class Tables:
         """Rows of the broker's own tables that nobody here can read. They stay in log and snapshots: another version may be able to."""
 
     def load(self, tables: dict[str, dict[str, bytes]]) -> None:
-        """Take over the rows of a snapshot."""
+        """Take over the rows of a snapshot: nothing of them is left there, for `replay` gives back what it packs."""
         self._tables.update(tables)
+        tables.clear()
 
     def replay(self, reader: LogReader, tables: list[str], offsets: dict[str, int] | None = None) -> set[str]:
         """Read the named tables from the log; `offsets`: by topic, from where on (elsewhere all of it). Returns the tables with a damaged
@@ -173,7 +178,9 @@ class Tables:
                     rows.pop(key, None)
                 else:
                     rows[key] = value
-            self._keys[table] = TableKeys(rows)
+            if table in RESTING:
+                rows = self._tables[table] = packed(rows)
+            self._keys[table] = TableKeys(_not_packed(rows))
         return damaged
 
     def quarantine(self, checks: Mapping[str, RowCheck]) -> None:
@@ -190,14 +197,15 @@ class Tables:
             return
         rows, quarantined = self._tables[table], self._quarantined.setdefault(table, {})
         for number, (key, why) in enumerate(bad.items()):
-            quarantined[key] = rows.pop(key)
+            quarantined[key] = rows[key]
+            del rows[key]
             if number < QUARANTINED_LINES_MAX:
                 report(table, key, why)
         if len(bad) > QUARANTINED_LINES_MAX:
             log.error(
                 "%d more rows of table %s cannot be read and are put aside", len(bad) - QUARANTINED_LINES_MAX, table
             )
-        self._keys[table] = TableKeys(rows)
+        self._keys[table] = TableKeys(_not_packed(rows))
 
     def quarantined(self, table: str) -> dict[str, bytes]:
         """Rows that were put aside and not replaced since; read only."""
@@ -208,15 +216,18 @@ class Tables:
         value = self._tables.get(table, {}).get(key)
         return value if value is not None else self.quarantined(table).get(key)
 
-    def rows(self, table: str) -> dict[str, bytes]:
+    def rows(self, table: str) -> RowMap:
         """The live rows; read only."""
         return self._tables.setdefault(table, {})
 
     def walk(self, table: str) -> Iterator[list[str]]:
-        """Keys of a table in pages, while it may change: see `TableKeys.walk`."""
+        """Keys of a table in pages, while it may change: see `TableKeys.walk`. Packed ones first: what is changed meanwhile comes behind them once more."""
+        rows = self.rows(table)
         keys = self._keys.get(table)
         if keys is None:
-            keys = self._keys[table] = TableKeys(self.rows(table))
+            keys = self._keys[table] = TableKeys(_not_packed(rows))
+        if isinstance(rows, PackedRows):
+            return chain(([key for key, _ in page] for page in rows.pages()), keys.walk())
         return keys.walk()
 
     def rows_besides(self, tables: Collection[str]) -> int:
@@ -259,16 +270,19 @@ class Tables:
     def apply(self, table: str, key: str, value: bytes | None) -> None:
         """Change a row in memory (its record is being appended) and tell the watchers."""
         rows = self._tables.setdefault(table, {})
+        loose = _not_packed(rows)
         keys = self._keys.get(table)
         if keys is None:
-            keys = self._keys[table] = TableKeys(rows)
+            keys = self._keys[table] = TableKeys(loose)
         if self._quarantined:
             self._quarantined.get(table, {}).pop(key, None)
         if value is None:
-            if rows.pop(key, None) is not None:
+            was_loose = key in loose
+            rows.pop(key, None)
+            if was_loose:
                 keys.removed(key)
         else:
-            if key not in rows:
+            if key not in loose:
                 keys.added(key)
             rows[key] = value
         for watcher in list(self._watchers.get(table, ())):
@@ -297,6 +311,11 @@ class Tables:
         watchers = self._watchers.get(table, [])
         if watcher in watchers:
             watchers.remove(watcher)
+
+
+def _not_packed(rows: RowMap) -> dict[str, bytes]:
+    """Those of a table that stand in a dict; they change with it."""
+    return rows.awake if isinstance(rows, PackedRows) else rows
 
 
 def _steps(reader: LogReader, topic: str, offset: int) -> Iterator[tuple[int, list[tuple[int, int, int]]]]:

@@ -14,6 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from gantrymq.broker.port import EARLIEST, Outcome
 from gantrymq.broker.tables.snapshots import CHUNK_BYTES, Snapshots, SnapshotWork
+from gantrymq.model.indexes import packed
+from gantrymq.model.indexes.packed import PackedRows
 from gantrymq.model.message import Message
 from gantrymq.store.checkpoints.snapshot_file import (
     KEPT,
@@ -116,6 +118,32 @@ def test_start_from_a_snapshot_replays_only_what_followed() -> None:
     assert after.broker.tables.rows("x")["new"] == b"1"
     assert "k3" not in after.broker.tables.rows("x")
     assert 0 < after.snapshots.changes() < 5
+
+
+def test_packed_rows_are_in_the_next_one_with_what_changed_while_it_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "PACKED_MIN", 1)
+    node = SnapshotNode(CrashFiles())
+    lights = [node.call("create_light") for _ in range(100)]
+    for light in lights[:50]:
+        node.call("open_cursor", f"~{light}", "g", EARLIEST)
+    node = same_both_ways(node.disk.after_process_crash())
+    rows = node.broker.tables.rows("light")
+    assert isinstance(rows, PackedRows)
+    assert rows.resting >= 100
+    node.call("delete_light", lights[3])
+    node.work.begin()
+    for light in lights[10:30]:
+        node.work.step(1)
+        node.call("delete_light", light)
+        node.call("create_light")
+    node.finish()
+    node.call("delete_light", lights[50])
+    after = same_both_ways(node.disk.after_process_crash())
+    found = after.broker.tables.rows("light")
+    gone = {lights[3], lights[50], *lights[10:30]}
+    assert {int(key) for key in found if key != "next"} >= set(lights) - gone
+    assert not [light for light in gone if str(light) in found]
+    assert after.broker.tables.rows("cursor").keys() == node.broker.tables.rows("cursor").keys()
 
 
 def test_without_change_a_clean_stop_writes_none_and_with_one_it_does() -> None:

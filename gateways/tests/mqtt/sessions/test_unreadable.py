@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gantrymq.model.indexes import packed
 from gantrymq_gateways.mqtt.drafts import INLINE_MAX
 from gateways.tests.mqtt.world import World
 
@@ -14,10 +15,13 @@ EXPIRY_S = 100
 WIDE = INLINE_MAX + 5
 
 
-@pytest.fixture(params=["local", "remote"])
-def damaged(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+@pytest.fixture(params=["local", "remote", "local-packed", "remote-packed"])
+def damaged(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """After a kill, with a row of session `c` that nobody can read, and another session."""
-    world = World(request.param, directory=tmp_path / "d", session_expiry_s=EXPIRY_S)
+    mode, _, rows = request.param.partition("-")
+    if rows == "packed":  # as the rows of very many sessions
+        monkeypatch.setattr(packed, "PACKED_MIN", 1)
+    world = World(mode, directory=tmp_path / "d", session_expiry_s=EXPIRY_S)
     for name in ("c", "other"):
         client = world.client(name, clean=False)
         client.subscribe(*[f"{name}/{number}" for number in range(WIDE)])

@@ -16,7 +16,7 @@ from gantrymq.broker.port import SHARED_GROUP
 from gantrymq.model.dialect import quick_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 PAGE_SHIFT: Final = 4
 PAGE: Final = 1 << PAGE_SHIFT
@@ -37,7 +37,7 @@ class IdleCursors:
     """By id; `rows`: table `cursor`, live."""
 
     def __init__(self) -> None:
-        self.rows: dict[str, bytes] = {}
+        self.rows: Mapping[str, bytes] = {}
         self._pages: dict[int, array[int]] = {}
         self._by_light: dict[int, array[int]] = {}
         self.count = 0
