@@ -20,6 +20,7 @@ from gantrymq.broker.broker import Broker
 from gantrymq.broker.config import (
     BrokerConfig,
     BrokerOptions,
+    ExchangesConfig,
     GatewayConfig,
     TimerConfig,
     TopicsConfig,
@@ -28,6 +29,7 @@ from gantrymq.broker.config import (
 )
 from gantrymq.broker.local import LocalBrokerPort
 from gantrymq.broker.retention.compaction import Compaction
+from gantrymq.broker.retention.kept import KeptByTime
 from gantrymq.broker.retention.lost import name_lost
 from gantrymq.broker.retention.retention import Retention
 from gantrymq.broker.retention.verification import Verification
@@ -83,6 +85,7 @@ class BrokerService:
         "store": StoreConfig,
         "topics": TopicsConfig,
         "gateway": GatewayConfig,
+        "amqp": ExchangesConfig,
         "timer": TimerConfig,
         "transactions": TransactionsConfig,
     }
@@ -128,8 +131,6 @@ class BrokerService:
         self._snapshots = SnapshotWork(snapshots, snapshot_files, store, context.wheel, background.in_thread)
         self._snapshots.start(config.snapshot_records, config.snapshot_interval_s * 1000)
         Compaction(broker, store, background).start()
-        retention = Retention(broker, store, partial(in_thread, loop.call_soon_threadsafe))
-        retention.start()
         verification = None
         if store_config.verify_bytes_per_s:
             verification = Verification(
@@ -140,6 +141,9 @@ class BrokerService:
         broker.stats.start(context.wheel)
         key: ClusterKey | None = context.shared.get("cluster_key")
         doors = BrokerServer(broker, context, partial(GatewaySession, broker), context.shared.get("auth"), key)
+        kept = KeptByTime(broker, context.sections["amqp"].keep_exchange_records, doors.clients.wanted)
+        retention = Retention(broker, store, partial(in_thread, loop.call_soon_threadsafe), kept)
+        retention.start()
         if metrics is not None:
             show_metrics(metrics, store, broker, retention, doors)
             if verification is not None:

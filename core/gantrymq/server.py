@@ -52,6 +52,7 @@ from gantrymq.launch.service_manager import TELL_READY, TELL_STOPPING, notify
 from gantrymq.logs import JsonFormatter, complain, set_up_logging
 from gantrymq.metrics import SECONDS, Metrics
 from gantrymq.model.errors import ConfigError, GantryError
+from gantrymq.model.settings import is_part
 from gantrymq.net.api import ConnectionFactory
 from gantrymq.net.doors.threshold import Terms
 from gantrymq.net.held.limits import PumpLimits
@@ -223,7 +224,8 @@ def make_plan(launch: Launch, environment: Mapping[str, str]) -> Plan:
     }
     sections: dict[str, dict[str, Any]] = {
         service.name: {
-            name: settings.examine(name, section, errors) for name, section in service.extra_sections.items()
+            name: settings.examine(name, section, errors, others_keys(settings, name, section))
+            for name, section in service.extra_sections.items()
         }
         for service in services
     }
@@ -260,6 +262,11 @@ def make_plan(launch: Launch, environment: Mapping[str, str]) -> Plan:
         accept_loss=launch.accept_loss,
         own_nameserver=own_nameserver,
     )
+
+
+def others_keys(settings: Settings, name: str, section: type) -> tuple[str, ...]:
+    """Keys given for a section of which a service reads a part: whose it is knows them."""
+    return tuple(settings.sections.get(name, ())) if is_part(section) else ()
 
 
 def read_settings(launch: Launch, environment: Mapping[str, str]) -> Settings:

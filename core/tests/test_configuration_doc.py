@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gantrymq.cli.settings.catalog import settings_of
 from gantrymq.config import PROCESS_SECTIONS
+from gantrymq.model.settings import is_part
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "operations" / "configuration.md"
@@ -22,7 +23,7 @@ def sections() -> dict[str, type]:
         module, _, name = target.partition(":")
         service = getattr(importlib.import_module(module), name)()
         found[service.name] = service.config
-        found.update(service.extra_sections)
+        found.update({name: extra for name, extra in service.extra_sections.items() if not is_part(extra)})
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from gantrymq.broker.topics import TopicConfig
+from gantrymq.broker.topics import KEEP_RECORDS, TopicConfig
 from gantrymq.model import message_types, names
 from gantrymq.model.errors import ErrorCode, GantryError
 
@@ -24,6 +24,7 @@ ATTRIBUTE_VALUES: Final[dict[str, tuple[str, ...]]] = {
     "queue.type": ("SimpleCQ",),
     "cleanup.policy": ("DELETE", "COMPACTION"),
     "flush": ("sync", "async"),
+    KEEP_RECORDS: ("true", "false"),
 }
 """Attributes that are understood, with the values that are kept as promised."""
 

@@ -30,7 +30,7 @@ from gantrymq.broker.matches import NO_MATCH, RouteMatch, Tap, is_behind
 from gantrymq.broker.own_rows import CHECKS, NEXT
 from gantrymq.broker.parts import Part
 from gantrymq.broker.pop.pops import Pops
-from gantrymq.broker.port import FOR_QUEUE, Done, Route
+from gantrymq.broker.port import FOR_EXCHANGE, FOR_QUEUE, Done, Route
 from gantrymq.broker.queues.companions import Companions, Decided, Whole
 from gantrymq.broker.queues.engine import QueueEngine
 from gantrymq.broker.rocketmq.settings import Settings
@@ -42,7 +42,7 @@ from gantrymq.broker.tables import found_topics
 from gantrymq.broker.tables.slots import Slots
 from gantrymq.broker.tables.snapshots import NOTHING, Snapshots
 from gantrymq.broker.tables.tables import Rows, Tables, check_item, item_message, replay_topic
-from gantrymq.broker.topic_budget import NATIVE, Maker, TopicBudget
+from gantrymq.broker.topic_budget import EXCHANGES, NATIVE, Maker, TopicBudget
 from gantrymq.broker.topics import Topic, TopicConfig, TopicTable
 from gantrymq.broker.transactions.transactions import Transactions
 from gantrymq.broker.turn.ackgate import AckGate, answer
@@ -328,23 +328,24 @@ class Broker:
     # Topics.
 
     def ensure_topic(self, name: str, create: int, queues: int, maker: Maker | None = None) -> Topic:
-        """The topic; created on use if allowed (`FOR_QUEUE`: see there). `maker`: who publishes to it (door, connection); None: somebody declares it. Raises
+        """The topic; created on use if allowed (`FOR_QUEUE`, `FOR_EXCHANGE`: see there). `maker`: who publishes to it (door, connection); None: somebody declares it. Raises
         TOPIC_NOT_FOUND, TOPIC_LIMIT, NAME_INVALID, NO_PERMISSION."""
         topic = self.topics.get(name)
         if topic is not None:
             if create and maker is None:
                 topic.wanted_ms = self.clock.now_ms()
             return topic
-        if create and names.is_system_topic(name):
-            return self.topics.create(TopicConfig(name, queues, queues))  # a door's own, whatever users may create
+        for_exchange = create in (FOR_QUEUE, FOR_EXCHANGE) or (maker is not None and maker[0] == EXCHANGES)
+        if create and names.is_system_topic(name):  # a door's own, whatever users may create
+            return self.topics.create(TopicConfig(name, queues, queues, for_exchange=for_exchange))
         if not create or not self.settings.topics_config.auto_create:
             raise GantryError(
                 ErrorCode.TOPIC_NOT_FOUND, f"topic {name} does not exist; create it first (gantry topic create {name})"
             )
         if maker is None:
-            return self.topics.create_on_use(name, queues, self.clock.now_ms(), create == FOR_QUEUE)
+            return self.topics.create_on_use(name, queues, self.clock.now_ms(), create == FOR_QUEUE, for_exchange)
         self.topic_budget.check(name, self.topics.auto_created, *maker)
-        topic = self.topics.create_on_use(name, queues, self.clock.now_ms())
+        topic = self.topics.create_on_use(name, queues, self.clock.now_ms(), for_exchange=for_exchange)
         self.topic_budget.made(*maker)
         return topic
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from gantrymq.broker.row_checks import RowCheck
 from gantrymq.model.settings import setting
@@ -85,6 +85,14 @@ class TopicsConfig:
     check_message_type: bool = False
     """Sends over Remoting must have the type that their topic's attribute `message.type` says, as behind RocketMQ's proxy
     (enableTopicMessageTypeCheck). RocketMQ's broker does not look."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangesConfig:
+    """What the broker reads of the AMQP door's section, which says what it is."""
+
+    PART: ClassVar[bool] = True
+    keep_exchange_records: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ class _Topic(msgspec.Struct, rename="camel"):
     deleted: bool = False
     on_use: bool = False
     for_queue: bool = False
+    for_exchange: bool = False
     created: int = 0
     deleting: list[str] | None = None
 

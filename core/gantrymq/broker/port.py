@@ -58,6 +58,9 @@ class Outcome(IntEnum):
 FOR_QUEUE: Final = 2
 """As `create` of `ensure_topic`: for a declared queue. Such topics count towards `topics.queue_topics_max`, all others towards `auto_create_max`."""
 
+FOR_EXCHANGE: Final = 3
+"""...for a declared exchange: as any other, but that `amqp.keep_exchange_records` says how long its records are kept."""
+
 ONE_PIECE: Final = ((0, 0, Outcome.ACK),)
 """As `settle` of a submit that settles nothing, and is one piece all the same: no cursor is 0."""
 

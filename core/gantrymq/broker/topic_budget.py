@@ -22,6 +22,8 @@ SHARES_FROM: Final = 20
 
 NATIVE: Final = "native"
 """Door of messages that name no other origin."""
+EXCHANGES: Final = "amqp"
+"""Door of messages that were published to an exchange."""
 
 
 Maker = tuple[str, object]

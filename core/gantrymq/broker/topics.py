@@ -31,6 +31,10 @@ CLEANUP = "cleanup.policy"
 COMPACTION = "COMPACTION"
 """Topic attribute, as in RocketMQ: the last record of each key (property KEYS) is kept; fixed when the topic is made."""
 
+KEEP_RECORDS = "keep.records"
+"""Topic attribute: `false`: its records are kept only for who has them before him, not for `store.file_reserved_hours`; `true`: for that time,
+whatever `amqp.keep_exchange_records` says."""
+
 CHANGES_MAX = 10_000
 """Changes that are remembered for nameservers; one that missed more gets the whole table."""
 
@@ -80,6 +84,8 @@ class TopicConfig:
     """Came into being at its first use; such topics count towards topics.auto_create_max..."""
     for_queue: bool = False
     """...or, made for a declared queue, towards topics.queue_topics_max."""
+    for_exchange: bool = False
+    """Made for an AMQP exchange or queue; it stays so when somebody changes the topic."""
     created_ms: int = 0
     """When a topic came into being at its first use; 0: not known."""
     deleting: list[str] | None = None
@@ -94,6 +100,8 @@ class TopicConfig:
         }  # fmt: skip
         if self.for_queue:
             value["forQueue"] = True
+        if self.for_exchange:
+            value["forExchange"] = True
         if self.created_ms:
             value["created"] = self.created_ms
         if self.deleting is not None:
@@ -107,8 +115,13 @@ class TopicConfig:
         return cls(
             name, value["readQueueNums"], value["writeQueueNums"], value["perm"], value["topicSysFlag"], value["order"],
             value["attributes"] or NO_ATTRIBUTES, value.get("first") or NO_OFFSETS, value.get("deleted", False), value.get("onUse", False),
-            value.get("forQueue", False), value.get("created", 0), value.get("deleting"),
+            value.get("forQueue", False), value.get("forExchange", False), value.get("created", 0), value.get("deleting"),
         )  # fmt: skip
+
+    @property
+    def for_exchanges(self) -> bool:
+        """AMQP clients publish to it: they declared its exchange or queue. Rows of earlier versions say that of queues alone."""
+        return self.for_exchange or self.for_queue
 
 
 class Topic:
@@ -345,6 +358,11 @@ class TopicTable:
                 ErrorCode.ILLEGAL_ARGUMENT,
                 f"topic attribute {FLUSH}={config.attributes[FLUSH]}: allowed are sync and async",
             )
+        if config.attributes.get(KEEP_RECORDS, "true") not in ("true", "false"):
+            raise GantryError(
+                ErrorCode.ILLEGAL_ARGUMENT,
+                f"topic attribute {KEEP_RECORDS}={config.attributes[KEEP_RECORDS]}: allowed are true and false",
+            )
         old = self.topics.get(config.name)
         if old is not None and old.compacted != (config.attributes.get(CLEANUP) == COMPACTION):
             raise GantryError(
@@ -359,6 +377,7 @@ class TopicTable:
         if old is not None:
             self._count(old.config, -1)
             config.first_offsets = old.config.first_offsets
+            config.for_exchange = old.config.for_exchanges
             old.reconfigure(config, self._strict(config))
             old.takes = self._takes(config)
             topic = old
@@ -371,7 +390,9 @@ class TopicTable:
         self._changed(config.name)
         return topic
 
-    def create_on_use(self, name: str, queues: int, now_ms: int = 0, for_queue: bool = False) -> Topic:
+    def create_on_use(
+        self, name: str, queues: int, now_ms: int = 0, for_queue: bool = False, for_exchange: bool = False
+    ) -> Topic:
         """A topic that comes into being at first use, now. Raises NAME_INVALID, TOPIC_LIMIT."""
         if for_queue and self.made_for_queues >= self._queue_topics_max:
             raise GantryError(
@@ -385,7 +406,9 @@ class TopicTable:
                 f"topic {name} does not exist and {self._auto_create_max} topics that were created on use exist already: "
                 "create it, or raise topics.auto_create_max",
             )
-        topic = self.create(TopicConfig(name, queues, queues, on_use=True, for_queue=for_queue, created_ms=now_ms))
+        config = TopicConfig(name, queues, queues, on_use=True, for_queue=for_queue, created_ms=now_ms)
+        config.for_exchange = for_exchange
+        topic = self.create(config)
         topic.wanted_ms = now_ms
         self._count(topic.config, 1)
         return topic

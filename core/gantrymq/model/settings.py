@@ -37,3 +37,8 @@ def setting(
     if isinstance(default, list):
         return field(default_factory=partial(copy, default), metadata=metadata)
     return field(default=default, repr=not secret, metadata=metadata)
+
+
+def is_part(section: type) -> bool:
+    """Whether a section's dataclass (its `PART` says so) has only some keys of the section: another service has all of them."""
+    return bool(getattr(section, "PART", False))

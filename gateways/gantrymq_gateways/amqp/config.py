@@ -47,6 +47,9 @@ class AmqpConfig:
     """Bodies of one connection that wait for the log, or behind a method that does, above which nothing more is read from it."""
     tx_bytes_max: int = setting(16 * 1024 * 1024, least=65536, most=16 * 1024 * 1024)
     """Bodies and properties of one transaction (tx.select): they are kept in memory, and written in one turn."""
+    keep_exchange_records: bool = True
+    """Records of exchanges and queues are kept for `store.file_reserved_hours`, for other doors to read; false: only until all queues, sessions and
+    subscriptions that got them have acknowledged them. The broker reads it, so it is given to every broker; a topic's attribute `keep.records` wins."""
     bridge_secrets: str = ""
     """Folder with the passwords of bridges, a file each; without it they are variables GANTRY_BRIDGE_NAME of the server's environment."""
     exchanges_max: int = setting(10_000, least=0, most=1_000_000)

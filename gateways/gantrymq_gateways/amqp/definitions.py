@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gantrymq.broker.port import END, FIND, FOR_QUEUE, BrokerPort, CursorInfo
+from gantrymq.broker.port import END, FIND, FOR_EXCHANGE, FOR_QUEUE, BrokerPort, CursorInfo
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.indexes.multimap import MultiMap
@@ -295,7 +295,7 @@ class Definitions:
         if self._declared >= self._limits.exchanges_max:
             text = f"cannot declare exchange '{exchange.name}' in vhost '/': limit of {self._limits.exchanges_max} is reached"
             raise AmqpError(PRECONDITION_FAILED, text)
-        yield partial(self._port.ensure_topic, topic, True)
+        yield partial(self._port.ensure_topic, topic, FOR_EXCHANGE)
         yield from self._note_name(topic, exchange.name)
         if not exchange.durable:
             yield from self._try_lease("/" + exchange.name)

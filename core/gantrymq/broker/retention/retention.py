@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Final
 
 from gantrymq.broker.consuming.acks import ACK_TOPIC, RECORD_BYTES_MAX
 from gantrymq.broker.consuming.entries.moved import MOVED_MAX
+from gantrymq.broker.retention.kept import KeptByTime
 from gantrymq.broker.retention.live import Survey
 from gantrymq.broker.retention.pins import OVER_TABLE, Pins, SessionLimits
 from gantrymq.broker.slices import HELD, Sliced, Slices, patient
 from gantrymq.broker.tables.tables import item_message
+from gantrymq.broker.topics import KEEP_RECORDS
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.model.sysflag import TRANSACTION_ROLLBACK
@@ -60,6 +62,8 @@ TOLD_AGAIN: Final = 0.01
 TOPICS_STEP: Final = 512
 TOPICS_US: Final = 150
 """Topics looked at in one piece, and what that takes."""
+UNNEEDED: Final = "nothing in it is kept by time"
+"""Why a segment goes that is not due; where much in it is alive it just stays until it is."""
 RESERVE_TIME: Final = "reserve.time"
 """Attribute of a topic: milliseconds that its readers see; longer than the store keeps has no effect."""
 
@@ -72,6 +76,7 @@ class Retention:
         broker: Broker,
         store: MessageStore,
         in_thread: Callable[[Callable[[], None], Callable[[OSError | None], None]], None],
+        kept: KeptByTime | None = None,
     ) -> None:
         self._broker = broker
         self._store = store
@@ -95,6 +100,11 @@ class Retention:
         self._passed: dict[int, tuple[int, int]] = {}
         self.work = Sliced(store, self._go_on, self._pause, self._stopped)
         self._due_at = 0
+        self.kept = kept if kept is not None else KeptByTime(broker)
+        self._early_at = 0
+        """Before this time no segment goes that is not due."""
+        self._holder = ""
+        """The topic that the log said keeps the oldest segment from going early."""
         self._broken = False
         """A file could not be unlinked: deleting the one behind it would leave a hole in the log."""
         self._saving = False
@@ -271,22 +281,38 @@ class Retention:
                 newest_ms,
                 self._store.written_position - begin,
             )
+            early = not why and self.kept.applies and self._broker.wheel.now_ms() >= self._early_at
+            if early and (yield from self._is_unneeded(begin, end)):
+                why = UNNEEDED
             if not why:
                 self.staying = ""
                 return
             if not (yield from self._empty(begin, end, why)):
-                self._due_at = now_ms + STAY_MS
+                if early:
+                    self._early_at = now_ms + STAY_MS
+                else:
+                    self._due_at = now_ms + STAY_MS
                 return
             yield from self._remove(begin, end, why)
             yield SLICE_US
             self._check_disk()
 
+    def _is_unneeded(self, begin: int, end: int) -> Slices[bool]:
+        """Whether no record of the segment is kept by time."""
+        holder = yield from self.kept.holder(end)
+        if holder and holder != self._holder:
+            log.info("segment %d is kept for store.file_reserved_hours: it has records of topic %s", begin, holder)
+            self._holder = holder
+        return not holder
+
     def _shorten_topics(self) -> Slices[None]:
         now_ms = self._broker.clock.now_ms()
         kept: dict[tuple[str, int], int] = {}
+        some_are_not = False
         for number, topic in enumerate(list(self._broker.topics.topics.values())):
             if number % TOPICS_STEP == 0:
                 yield TOPICS_US
+            some_are_not = some_are_not or topic.config.attributes.get(KEEP_RECORDS) == "false"
             text = topic.config.attributes.get(RESERVE_TIME, "")
             if not text.isdecimal() or int(text) == 0:
                 continue
@@ -298,6 +324,7 @@ class Retention:
                 kept[place] = max(kept[place], self._broker.kept_from.get(place, 0))
                 yield DECODE_US * 4
         self._broker.kept_from = kept
+        self.kept.some_are_not = some_are_not
 
     def _empty(self, begin: int, end: int, why: str) -> Slices[bool]:
         """Write again what is alive in the segment. False: too much is."""
@@ -307,17 +334,18 @@ class Retention:
         moved = self._broker.cursors.moved
         shows = sum([len(names) for _, names in survey.places.values()])
         if not few:
-            self._stay(begin, f"more than {LIVE_RATIO_MAX:.0%} of it is alive (entries that nobody has acknowledged)")
+            self._stay(
+                begin, f"more than {LIVE_RATIO_MAX:.0%} of it is alive (entries that nobody has acknowledged)", why
+            )
         elif moved.count + shows > MOVED_MAX:
-            self._stay(begin, f"{moved.count} entries have been moved already, at most {MOVED_MAX} are")
+            self._stay(begin, f"{moved.count} entries have been moved already, at most {MOVED_MAX} are", why)
         elif why != "time" and survey.row_bytes > size * ROWS_RATIO_MAX:
-            self._stay(begin, f"more than {ROWS_RATIO_MAX:.0%} of it is rows of tables")
+            self._stay(begin, f"more than {ROWS_RATIO_MAX:.0%} of it is rows of tables", why)
         else:
             damaged = (yield from self._write_survivors(survey)) + self._note_units(survey)
             if damaged:
-                self._stay(
-                    begin, f"{damaged} damaged records of it wait to be restored or skipped (gantry store damage list)"
-                )
+                text = f"{damaged} damaged records of it wait to be restored or skipped (gantry store damage list)"
+                self._stay(begin, text, why)
                 return False
             yield from self._write_rows(survey)
             yield from self._write_states(survey)
@@ -329,7 +357,11 @@ class Retention:
             return True
         return False
 
-    def _stay(self, begin: int, reason: str) -> None:
+    def _stay(self, begin: int, reason: str, why: str) -> None:
+        if why == UNNEEDED:  # it is not due
+            self.staying = ""
+            log.debug("segment %d does not go early: %s", begin, reason)
+            return
         if self.staying != reason:
             log.warning("segment %d is due to be deleted and stays: %s", begin, reason)
         self.staying = reason

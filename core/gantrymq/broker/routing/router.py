@@ -61,6 +61,9 @@ class Router:
         self._any_topic = 0
         self._of_topic: dict[str, int] = {}
         self._homes: dict[str, int] = {}
+        self._tapped_any = 0
+        self._tapped_of: dict[str, int] = {}
+        """Volatile routes of any topic, and by topic."""
         self._uncached_any = 0
         self._uncached_of: dict[str, int] = {}
         self._same: dict[tuple[int, ...], tuple[int, ...]] = {}
@@ -237,6 +240,10 @@ class Router:
         self._refresh(target, leading)
 
     def _count(self, target: _Target, step: int) -> None:
+        if target.tap is not None and target.topic is None:
+            self._tapped_any += step
+        elif target.tap is not None and target.topic is not None:
+            _count_in(self._tapped_of, target.topic, step)
         if target.topic is None:
             self._any_topic += step
             self._uncached_any += step if target.uncached else 0
@@ -253,6 +260,10 @@ class Router:
     def names_topic(self, topic: str) -> bool:
         """Whether a route is about this very topic."""
         return topic in self._of_topic or topic in self._homes
+
+    def is_tapped(self, topic: str) -> bool:
+        """Whether a volatile route may match its records: who is behind it may keep their positions, and nobody else knows these."""
+        return bool(self._tapped_any) or topic in self._tapped_of
 
     def _leading_to(self, target: _Target) -> list[str]:
         return [] if target.topic is None else [target.topic, *self._sets[target.kind].leading_to(target.topic)]

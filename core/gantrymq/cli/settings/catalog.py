@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Final, get_type_hints
 
 from gantrymq.config import PROCESS_SECTIONS, SERVICE_KEYS, default_of, describe, limits_of
+from gantrymq.model.settings import is_part
 from gantrymq.services import Service
 
 SHARED_ORDER: Final = ("nameserver", "broker")
@@ -78,7 +79,8 @@ def sections_of(services: Mapping[str, Service]) -> dict[str, tuple[type, tuple[
         service = services[name]
         found[name] = (service.config, SERVICE_KEYS)
         for extra, section in service.extra_sections.items():
-            found.setdefault(extra, (section, ()))
+            if not is_part(section):
+                found.setdefault(extra, (section, ()))
     return found
 
 

@@ -44,6 +44,10 @@ class EverythingNode(KeepingNode):
         self.snapshots.write_now()
         self.store.close()
 
+    def retain(self, hours: float = 0) -> int:
+        self.retention._early_at = 0
+        return super().retain(hours)
+
     put_key = CompactNode.put
     compact = CompactNode.compact
     read = CompactNode.read
@@ -55,11 +59,15 @@ class RetentionMachine(RuleBasedStateMachine):
 
     node: EverythingNode
     rows: ClassVar[tuple[str, ...]] = ("r0", "r1", "r2")
+    attributes: ClassVar[dict[str, str]] = {}
+    """Of all topics."""
 
     @initialize()
     def begin(self) -> None:
         self.node = EverythingNode(MemoryFileSystem())
-        self.node.broker.topics.create(TopicConfig("c", 2, 2, attributes={"cleanup.policy": "COMPACTION"}))
+        self.node.broker.topics.create(TopicConfig("t", attributes=self.attributes))
+        compacted = {"cleanup.policy": "COMPACTION", **self.attributes}
+        self.node.broker.topics.create(TopicConfig("c", 2, 2, attributes=compacted))
         self.node.turn.run_until_quiet()
         self.values: list[dict[str, bytes]] = [{}, {}]
         self.cursors: dict[str, int] = {}
@@ -241,6 +249,33 @@ class TestRetention(RetentionMachine.TestCase):
         max_examples=25, stateful_step_count=25,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
     )  # fmt: skip
+
+
+class EarlyMachine(RetentionMachine):
+    """No topic is kept by time: a segment goes as soon as little in it is alive."""
+
+    attributes: ClassVar[dict[str, str]] = {"keep.records": "false"}
+
+    @rule()
+    def early(self) -> None:
+        """Nothing is left but the segment that is written, what comes behind it, and what is alive."""
+        self.node.port.release(1)
+        self.node.turn.run_until_quiet()
+        for which in range(len(self.cursors)):
+            self.consume(which, 1 << 30, 0, None)
+        for name in self.live:
+            assert not self.live[name]
+        self.node.send(100, "c", size=4_000, first=self.sent)
+        self.sent += 100
+        self.live["t/0 ce:2"].clear()
+        self.ends["t/0 ce:2"] += 100
+        self.node.call("purge", self.cursors["t/0 ce:2"])
+        self.node.compact()
+        assert self.node.retain() > 0
+
+
+class TestEarlyRetention(EarlyMachine.TestCase):
+    settings = TestRetention.settings
 
 
 def test_moved_entries_come_from_the_snapshot() -> None:

@@ -370,6 +370,14 @@ class Clients:
         """Some group wants it."""
         return any(topic in group.subscriptions for group in self.groups.values())
 
+    def wanted(self) -> dict[str, set[str]]:
+        """By topic, the groups that want it."""
+        found: dict[str, set[str]] = {}
+        for name, group in self.groups.items():
+            for topic in group.subscriptions:
+                found.setdefault(topic, set()).add(name)
+        return found
+
     def client_ids(self, group: str) -> list[str]:
         """Client ids of a consumer group, sorted."""
         found = self.groups.get(group)
