@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from gantrymq import __version__
 from gantrymq.administration.reading import Steps, patiently
 from gantrymq.broker.broker import OWN_TABLES
+from gantrymq.broker.consuming.known.table import KEEPER
 from gantrymq.broker.lags import LagSweep
 from gantrymq.broker.retention.unused import UnusedTopics, load_topic_users
 from gantrymq.broker.rocketmq import stats
@@ -195,6 +196,8 @@ def _backlog(broker: Broker) -> Generator[Cold | None, None, dict[str, int]]:
         if number % CURSORS_PER_STEP == CURSORS_PER_STEP - 1:
             yield None
         if broker.cursors.has_nothing(cursor_id) or (cursor := broker.cursors.view(cursor_id)) is None:
+            continue
+        if cursor.group == KEEPER:
             continue
         info = broker.cursors.info(cursor)
         ready += info.ready

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, TypeVar
 
+from gantrymq.broker.consuming.known.table import KEEPER
 from gantrymq.store.cold import Cold
 
 if TYPE_CHECKING:
@@ -56,6 +57,18 @@ class Reading:
     def min_offset(self, topic: str, queue_id: int) -> int:
         """First offset that can be read."""
         return self._broker.min_offset(topic, queue_id)
+
+    def trail(self, topic: str) -> tuple[int, int]:
+        """First offset of a topic of our own that is still there, and its end; what lies between may be gone."""
+        cursor = self._broker.cursors.find(f"{topic}/0", KEEPER)
+        begin, end = self.store.min_offset(topic, 0), self.store.visible_end(topic, 0)
+        return (begin if cursor is None else min(begin, cursor.window.floor)), end
+
+    def trail_units(self, topic: str, offset: int, count: int) -> list[tuple[int, int, int]]:
+        """As `store.units`, what was moved where it lies now."""
+        cursors = self._broker.cursors
+        cursor = cursors.find(f"{topic}/0", KEEPER)
+        return self.store.units(topic, 0, offset, count) if cursor is None else cursors.units(cursor, offset, count)
 
     def committed(self, group: str, topic: str, queue_id: int) -> int:
         """The group's committed offset, or -1."""

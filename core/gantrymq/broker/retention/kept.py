@@ -90,8 +90,8 @@ class KeptByTime:
     def _needs(self, name: str, wanted: Mapping[str, set[str]]) -> Callable[[int], int] | None:
         """By queue id, the first offset that is needed for as long as the store keeps; None: no record of the topic is."""
         broker = self._broker
-        if names.is_own_system_topic(name):  # rows, acknowledgements: what is needed of them is written again
-            return _all if name == names.AUDIT_TOPIC else None
+        if names.is_own_system_topic(name):  # rows, acknowledgements, the audit trail: what is needed of them is written again
+            return None
         topic = broker.topics.topics.get(name)
         if topic is None:
             return _all if is_client_light(name) else None  # else it is deleted

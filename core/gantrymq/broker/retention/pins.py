@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.broker.consuming.acks import encode_range
+from gantrymq.broker.consuming.known.table import KEEPER
 from gantrymq.broker.retention.live import CURSOR_US, READ_US, UNIT_US, UNITS_STEP
 from gantrymq.broker.slices import Slices, patient
 from gantrymq.model.limits import BODY_BYTES_CEILING
@@ -98,7 +99,8 @@ class Pins:
             yield READ_US
             found = cursor
             units = yield from patient(lambda: self._cursors.units(found, found.window.floor, 1))  # noqa: B023 (called at once)
-            if units and units[0][1] != HOLE_SIZE and units[0][0] < log_end:  # not of a compacted file
+            is_seen = units and units[0][1] != HOLE_SIZE and units[0][0] < log_end  # not of a compacted file
+            if is_seen and cursor.group != KEEPER:
                 entry = (log_end - units[0][0], cursor.queue, cursor.group)
                 if len(top) < SHOWN_MAX:
                     heapq.heappush(top, entry)

@@ -17,6 +17,7 @@ from gantrymq.broker.consuming.entries.moved import MOVED_MAX
 from gantrymq.broker.retention.kept import KeptByTime
 from gantrymq.broker.retention.live import Survey
 from gantrymq.broker.retention.pins import OVER_TABLE, Pins, SessionLimits
+from gantrymq.broker.retention.trail import keep_trail
 from gantrymq.broker.slices import HELD, Sliced, Slices, patient
 from gantrymq.broker.tables.tables import item_message
 from gantrymq.broker.topics import KEEP_RECORDS
@@ -273,6 +274,7 @@ class Retention:
             if segment is None:
                 return
             begin, end = segment
+            yield from keep_trail(self._broker, self.kept.applies)
             newest_ms = yield from patient(lambda: self._store.store_ms_at(end))  # noqa: B023 (called at once)
             why = why_now(
                 self._store.config,

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from gantrymq.administration.overview import Overview
+from gantrymq.administration.reading import Reading
 from gantrymq.broker.port import EARLIEST, END, FOR_EXCHANGE, FOR_QUEUE, Outcome, Route
 from gantrymq.broker.retention.kept import KeptByTime
 from gantrymq.broker.retention.retention import Retention
@@ -304,12 +306,66 @@ def test_a_stream_keeps_all_it_has() -> None:
     assert [body for _, body in node.drain(stream)] == bodies
 
 
-def test_the_audit_trail_is_kept() -> None:
+def trail(node: KeepingNode) -> list[bytes]:
+    reading = Reading(node.broker)
+    begin, end = reading.trail(names.AUDIT_TOPIC)
+    units = reading.trail_units(names.AUDIT_TOPIC, begin, end - begin)
+    assert len(units) == end - begin
+    found = node.store.get_many([(position, size) for position, size, _ in units])
+    return [message.body for message in found if message is not None]
+
+
+def owed(node: KeepingNode) -> int:
+    """What `gantry broker drain` waits for."""
+    overview = Overview(node.broker, Reading(node.broker), lambda group: (), lambda topic: False)
+    steps = overview.steps(True, {"waiting": {}})
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            ready: int = stop.value["backlog"]["ready"]
+            return ready
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_the_audit_trail_outlives_its_segments_until_its_time_is_over(clean: bool) -> None:
     node, cursor = exchange()
-    node.call("submit", [Message(names.AUDIT_TOPIC, b"{}", queue_id=0)])
+    events = [b"event%d" % number for number in range(8)]
+    for event in events:
+        node.call("submit", [Message(names.AUDIT_TOPIC, event, queue_id=0)])
+        node.send(100, "a")
+    node.acknowledge(cursor)
+    assert node.goes()
+    assert node.retention.moved >= 7
+    assert trail(node) == events
+    assert not [queue for _, queue, _ in node.retention.pins.top if queue.startswith(names.AUDIT_TOPIC)]
+    assert owed(node) == 0  # else a broker that is to be drained would wait for it
+    node = node.again(clean)
+    assert trail(node) == events
+    node.clock.advance(36 * 3_600_000)
+    node.call("submit", [Message(names.AUDIT_TOPIC, b"later", queue_id=0)])
+    node.send(400, "a")
+    node.acknowledge(cursor)
+    assert node.goes()
+    assert trail(node) == [*events, b"later"]
+    node.clock.advance(36 * 3_600_000)
+    node.send(400, "a")
+    node.acknowledge(cursor)
+    assert node.goes()
+    assert trail(node)[-1:] == [b"later"]
+    assert node.broker.cursors.moved.count == 1
+    node = node.again(clean)
+    assert trail(node) == [b"later"]
+
+
+def test_without_the_setting_the_audit_trail_has_no_cursor() -> None:
+    node, cursor = exchange(exchanges=True)
+    node.call("submit", [Message(names.AUDIT_TOPIC, b"event", queue_id=0)])
     node.send(400, "a")
     node.acknowledge(cursor)
     assert node.retain() == 0
+    assert not node.broker.cursors.of_queue(f"{names.AUDIT_TOPIC}/0")
+    assert trail(node) == [b"event"]
 
 
 def test_idle_topics_are_asked_without_holding_up_the_loop() -> None:

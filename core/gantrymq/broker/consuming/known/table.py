@@ -15,6 +15,9 @@ from gantrymq.model.errors import ErrorCode, GantryError
 POP_PREFIX = "pop:"
 """Cursor groups of pop consumers: this and the consumer group's name."""
 
+KEEPER = "~kept"
+"""Group of a cursor that only keeps what a topic of our own has (broker/retention/trail.py): nobody is to get it."""
+
 NO_WATCHERS: dict[int, Callable[[int], None]] = {}
 NONE_ARMED: set[int] = set()
 """Of all cursors that nobody watches; nothing is ever put in."""

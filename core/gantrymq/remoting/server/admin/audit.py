@@ -55,7 +55,7 @@ def audit(command: Command, reply: Reply, services: Trail) -> None:
 
 
 def _events(reading: Reading, offset: int) -> Steps[bytes]:
-    begin, end = reading.store.min_offset(AUDIT_TOPIC, 0), reading.store.visible_end(AUDIT_TOPIC, 0)
+    begin, end = reading.trail(AUDIT_TOPIC)
     at = min(max(end + offset if offset < 0 else offset, begin), end)
     last = min(at + EVENTS_MAX, end)
     events: list[tuple[int, msgspec.Raw]] = []
@@ -67,7 +67,7 @@ def _events(reading: Reading, offset: int) -> Steps[bytes]:
 
 
 def _read(reading: Reading, offset: int, count: int) -> list[tuple[int, msgspec.Raw]]:
-    units = reading.store.units(AUDIT_TOPIC, 0, offset, count)
+    units = reading.trail_units(AUDIT_TOPIC, offset, count)
     found = reading.store.get_many([(position, size) for position, size, _ in units])
     return [(offset + number, msgspec.Raw(each.body)) for number, each in enumerate(found) if each is not None]
 
