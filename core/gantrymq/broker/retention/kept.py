@@ -90,7 +90,7 @@ class KeptByTime:
     def _needs(self, name: str, wanted: Mapping[str, set[str]]) -> Callable[[int], int] | None:
         """By queue id, the first offset that is needed for as long as the store keeps; None: no record of the topic is."""
         broker = self._broker
-        if names.is_own_system_topic(name):  # rows, acknowledgements, the audit trail: what is needed of them is written again
+        if names.is_own_system_topic(name):  # rows, acknowledgements, audit trail: what is needed is written again
             return None
         topic = broker.topics.topics.get(name)
         if topic is None:

@@ -205,19 +205,19 @@ def test_a_consumer_group_keeps_what_lies_behind_its_offset() -> None:
     node, cursor = exchange()
     node.send(400, "a")
     node.acknowledge(cursor)
-    node.broker.commit_offset("spring", "t", 0, 399)
-    node.broker.commit_offset("summer", "t", 0, 150)
+    node.broker.commits.commit("spring", "t", 0, 399)
+    node.broker.commits.commit("summer", "t", 0, 150)
     assert node.retain() == 2
     assert node.store.units("t", 0, 150, 1)
     node.wheel.advance(1_000)
     node.turn.run_until_quiet()
     node = node.again()
     assert node.retain() == 0
-    node.broker.commit_offset("summer", "t", 0, 400)
+    node.broker.commits.commit("summer", "t", 0, 400)
     assert node.goes()
     node.send(400, "a")
     node.acknowledge(cursor)
-    node.broker.commit_offset("spring", "t", 0, 800)
+    node.broker.commits.commit("spring", "t", 0, 800)
     assert node.retain() == 0
     node.clock.advance(73 * 3_600_000)
     node.retention._store.config = replace(THREE_DAYS, delete_when="always")
