@@ -244,6 +244,11 @@ SCRIPTS: Final[dict[str, list[Step]]] = {
         queue("r-q"), *(Send("", "r-q", b"%d" % number) for number in range(6)), get("r-q", False), get("r-q", False), get("r-q", False), nack(3, requeue=True), nack(1, requeue=True),
         get("r-q", False), get("r-q", False), Call("basic.recover", (True,)), consume("r-q", "c", answers=6), ack(6), ack(6), Call("queue.purge", (0, "r-q", False)), drop("r-q"),
     ],
+    "a full queue gets something back": [
+        queue("f-q", arguments=table(max_length=2)), Send("", "f-q", b"1"), Send("", "f-q", b"2"), get("f-q", False), get("f-q", False), Send("", "f-q", b"3"),
+        Send("", "f-q", b"4"), nack(2, True, requeue=True), get("f-q", False), get("f-q", False), get("f-q", False), Call("basic.recover", (True,)), get("f-q"), get("f-q"), get("f-q"),
+        queue("f-r", arguments=table(max_length=1, overflow="reject-publish")), Send("", "f-r", b"1"), get("f-r", False), Send("", "f-r", b"2"), nack(7, requeue=True), get("f-r"), get("f-r"),
+    ],
     "dead letters": [
         exchange("l-e", "fanout"), queue("l-sink"), bind("l-sink", "l-e"), queue("l-q", arguments=table(dead_letter_exchange="l-e", max_length=2)),
         consume("l-sink", no_ack=True), Send("", "l-q", b"1", properties={"expiration": "60000", "headers": [("CC", Field("A", [typed("more")]))]}), Send("", "l-q", b"2"),

@@ -47,6 +47,11 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
     """Entries stay when they are read: `message_ttl_ms` and `max_bytes`, here of the records, cut its beginning. Nothing else counts."""
     row: tuple[str, str] | None = None
 
+    @property
+    def drops_head(self) -> bool:
+        """The oldest go where there are too many."""
+        return self.overflow == "drop-head" and (self.max_length is not None or self.max_bytes is not None)
+
 
 _decode = msgspec.json.Decoder(Policy).decode
 _encode = msgspec.json.Encoder().encode

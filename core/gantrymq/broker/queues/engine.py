@@ -159,7 +159,7 @@ class QueueEngine:
             self._by_name[policy.dead_kind, policy.name] = cursor.light
         queue.used_ms = self._broker.wheel.now_ms()
         self._attempt(partial(self._scan, queue))
-        self._due(queue)
+        self._look_soon(queue)
         self._try_kept(queue, LATER_MS)
 
     def _deleted(self, cursor: Cursor) -> None:
@@ -284,11 +284,8 @@ class QueueEngine:
         for queue in touched.values():
             ttl_ms = queue.policy.message_ttl_ms
             self._arm(queue, NEVER if ttl_ms is None else now_ms + ttl_ms)
-            if queue.policy.max_length is not None or queue.policy.max_bytes is not None:
-                if queue.cursor.watchers:
-                    self._later(LATER_MS, partial(self._shorten, queue))
-                else:
-                    self._attempt(partial(self._shorten, queue))
+            if queue.policy.drops_head:
+                self._too_long(queue)
 
     def settle_now(self, cursor: Cursor) -> None:
         """Somebody asks what is in the queue: what is over its limits, and what has expired, is not."""
@@ -299,8 +296,15 @@ class QueueEngine:
         elif isinstance(queue, Stream):
             self._streams.cut_now(queue)
 
+    def _too_long(self, queue: ManagedQueue) -> None:
+        """Perhaps it is; with consumers it is cut when they have taken what they can."""
+        if queue.cursor.watchers:
+            self._look_soon(queue)
+        else:
+            self._attempt(partial(self._shorten, queue))
+
     def _shorten(self, queue: ManagedQueue) -> None:
-        if self._is_gone(queue) or queue.policy.overflow != "drop-head":
+        if self._is_gone(queue) or not queue.policy.drops_head:
             return
         window = queue.cursor.window
         out: list[int] = []
@@ -344,12 +348,26 @@ class QueueEngine:
         if queue.sizes is not None:
             window.weigh_again()
         queue.scan_at = offsets[-1] + 1
+        if queue.scan_at >= queue.scan_end:  # its bytes are known now
+            self._look_soon(queue)
         self._arm(queue)
         self._later(LATER_MS, partial(self._scan, queue))
 
     def _due(self, queue: ManagedQueue) -> None:
-        """Something may be over now."""
-        self._later(0, partial(self._expire, queue))
+        """Something came back that may have expired, or may be too much."""
+        if queue.policy.drops_head:
+            self._too_long(queue)
+        self._look_soon(queue)
+
+    def _look_soon(self, queue: ManagedQueue) -> None:
+        if not queue.is_looked_at:
+            queue.is_looked_at = True
+            self._later(LATER_MS if queue.policy.drops_head else 0, partial(self._look, queue))
+
+    def _look(self, queue: ManagedQueue) -> None:
+        queue.is_looked_at = False
+        self._shorten(queue)
+        self._expire(queue)
 
     def _arm(self, queue: ManagedQueue, at_ms: int = NEVER) -> None:
         """Look again when the next thing is over; `at_ms`: when its own time to live ends for the oldest entry."""

@@ -24,13 +24,14 @@ NEVER: Final = 1 << 62
 
 class ManagedQueue:
     """See the module. `on_work(queue, reason, offsets)`: entries that are out of everybody's reach and are to be finished;
-    `on_due(queue)`: look at what expires now; `end`: the queue's maximum offset."""
+    `on_due(queue)`: look at what has expired, and how long it is; `end`: the queue's maximum offset."""
 
     __slots__ = (
         "coming",
         "cursor",
         "expiries",
         "is_held_up",
+        "is_looked_at",
         "is_trying",
         "kept",
         "keys",
@@ -68,6 +69,8 @@ class ManagedQueue:
         """(reason, offset) of dead letters that nothing takes, of a queue that keeps them."""
         self.is_held_up = False
         """There are so many that consumers get nothing."""
+        self.is_looked_at = False
+        """What has expired or is too much goes in a moment."""
         self.is_trying = False
         """A timer tries them again."""
         self.scan_at = self.place
@@ -92,6 +95,8 @@ class ManagedQueue:
             out = [at for at in offsets if window.counts.get(at, 0) > limit and window.take_out(at)]
             if out:
                 self.on_work(self, "delivery_limit", out)
+        if self.policy.drops_head:
+            self.on_due(self)
         if self.policy.message_ttl_ms is not None and offsets[0] < self.place:
             self.place = min(offsets)
             self.on_due(self)

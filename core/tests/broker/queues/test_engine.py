@@ -333,6 +333,62 @@ def test_the_oldest_goes_where_there_are_too_many(node: QueueNode) -> None:
     assert queue.ready() == 2, "what is not acknowledged does not count"
 
 
+@pytest.mark.parametrize("policy", [Policy(max_length=2), Policy(max_bytes=2)])
+def test_what_comes_back_counts_again(node: QueueNode, policy: Policy) -> None:
+    queue = Queue(node, "a", policy)
+    queue.send(b"0", b"1")
+    taken = queue.take()
+    queue.send(b"2", b"3")
+    queue.settle(taken, Outcome.REQUEUE)
+    assert queue.bodies() == [b"2", b"3"], "nobody has asked how many there are"
+    queue.send(b"4")
+    node.port.release(1)
+    node.turn.run_until_quiet()
+    assert queue.bodies() == [b"3", b"4"]
+
+
+def test_consumers_take_what_they_can_of_what_comes_back(node: QueueNode) -> None:
+    queue = Queue(node, "a", Policy(max_length=1))
+    got: list[list[bytes]] = []
+    node.port.watch(queue.cursor, lambda cursor: node.port.acquire(cursor, 2, 2, HUGE, None, taken))
+
+    def taken(_token: Any, result: Any) -> None:
+        got.append([delivery.message.body for delivery in result])
+
+    node.turn.run_until_quiet()
+    queue.send(b"0", b"1")
+    assert got == [[b"0", b"1"]]
+    queue.send(b"2")
+    held = queue.take()
+    node.port.watch(queue.cursor, lambda cursor: None)
+    node.port.release(2)
+    queue.settle(held, Outcome.REQUEUE)
+    assert [delivery.message.body for delivery in node.call("acquire", queue.cursor, 3, 1, HUGE)] == [b"0"]
+    node.now(100)
+    assert queue.bodies() == [b"2"]
+
+
+@pytest.mark.parametrize("policy", [Policy(max_length=2), Policy(max_bytes=2)])
+def test_what_a_crash_gives_back_is_too_much(policy: Policy) -> None:
+    files = MemoryFileSystem()
+    node = QueueNode(files, sync=False)
+    queue = Queue(node, "a", policy)
+    queue.send(b"0", b"1")
+    queue.take()
+    queue.send(b"2", b"3")
+    again = QueueNode(files.after_process_crash(), sync=False)
+    again.now(100)
+    assert [delivery.message.body for delivery in again.call("acquire", queue.cursor, 1, 10, HUGE)] == [b"2", b"3"]
+
+
+def test_a_shorter_limit_cuts_what_is_there(node: QueueNode) -> None:
+    queue = Queue(node, "a")
+    queue.send(b"0", b"1", b"2")
+    node.call("set_policy", queue.cursor, Policy(max_length=1))
+    node.now(100)
+    assert queue.bodies() == [b"2"]
+
+
 def test_bytes_count_bodies(node: QueueNode) -> None:
     queue = Queue(node, "a", Policy(max_bytes=10))
     queue.send(b"1234", b"5678")
