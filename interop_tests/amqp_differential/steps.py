@@ -249,6 +249,10 @@ SCRIPTS: Final[dict[str, list[Step]]] = {
         Send("", "f-q", b"4"), nack(2, True, requeue=True), get("f-q", False), get("f-q", False), get("f-q", False), Call("basic.recover", (True,)), get("f-q"), get("f-q"), get("f-q"),
         queue("f-r", arguments=table(max_length=1, overflow="reject-publish")), Send("", "f-r", b"1"), get("f-r", False), Send("", "f-r", b"2"), nack(7, requeue=True), get("f-r"), get("f-r"),
     ],
+    "one by one past what is gone": [
+        queue("k-q", arguments=table(max_length=2)), Send("", "k-q", b"1"), get("k-q", False), *(Send("", "k-q", b"%d" % number) for number in range(2, 7)), *[get("k-q", False)] * 3,
+        queue("k-p", arguments=table(max_priority=5)), Send("", "k-p", b"high", properties={"priority": 5}), Send("", "k-p", b"low"), *[get("k-p", False)] * 3,
+    ],
     "dead letters": [
         exchange("l-e", "fanout"), queue("l-sink"), bind("l-sink", "l-e"), queue("l-q", arguments=table(dead_letter_exchange="l-e", max_length=2)),
         consume("l-sink", no_ack=True), Send("", "l-q", b"1", properties={"expiration": "60000", "headers": [("CC", Field("A", [typed("more")]))]}), Send("", "l-q", b"2"),

@@ -245,6 +245,7 @@ class Cursors(CursorTable):
     def acquire(self, cursor: Cursor, holder: int, count_max: int, bytes_max: int, port: int = 0) -> list[Delivery]:
         """`peek` and `take`; first of all what is urgent."""
         window = cursor.window
+        window.pass_ahead()
         urgent = window.urgent(max(min(count_max, ACQUIRE_MAX), 0))
         if urgent and isinstance(window, PriorityWindow):
             return self._acquire_urgent(cursor, window, urgent, holder, count_max, bytes_max, port)

@@ -172,6 +172,16 @@ class AckWindow:
             self._count_in(self.next_offset)
         self.next_offset += 1
 
+    def pass_ahead(self) -> None:
+        """The next new offset was not taken out: whoever asks for one entry must not get none for those before it."""
+        ahead, since = self.ahead, self.next_offset
+        if ahead and since in ahead:
+            at = since + 1
+            while at in ahead:
+                at += 1
+            self.next_offset = at
+            self._passed(since)
+
     def _passed(self, since: int) -> None:
         """The next offset was `since`: forget what lies between. It costs the smaller of what was passed and what was taken out, so that entries
         which end one by one do not cost the square of their number."""

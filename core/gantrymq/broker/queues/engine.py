@@ -159,7 +159,7 @@ class QueueEngine:
             self._by_name[policy.dead_kind, policy.name] = cursor.light
         queue.used_ms = self._broker.wheel.now_ms()
         self._attempt(partial(self._scan, queue))
-        self._look_soon(queue)
+        self._settle_soon(queue)
         self._try_kept(queue, LATER_MS)
 
     def _deleted(self, cursor: Cursor) -> None:
@@ -299,7 +299,7 @@ class QueueEngine:
     def _too_long(self, queue: ManagedQueue) -> None:
         """Perhaps it is; with consumers it is cut when they have taken what they can."""
         if queue.cursor.watchers:
-            self._look_soon(queue)
+            self._settle_soon(queue)
         else:
             self._attempt(partial(self._shorten, queue))
 
@@ -349,7 +349,7 @@ class QueueEngine:
             window.weigh_again()
         queue.scan_at = offsets[-1] + 1
         if queue.scan_at >= queue.scan_end:  # its bytes are known now
-            self._look_soon(queue)
+            self._settle_soon(queue)
         self._arm(queue)
         self._later(LATER_MS, partial(self._scan, queue))
 
@@ -357,15 +357,15 @@ class QueueEngine:
         """Something came back that may have expired, or may be too much."""
         if queue.policy.drops_head:
             self._too_long(queue)
-        self._look_soon(queue)
+        self._settle_soon(queue)
 
-    def _look_soon(self, queue: ManagedQueue) -> None:
-        if not queue.is_looked_at:
-            queue.is_looked_at = True
-            self._later(LATER_MS if queue.policy.drops_head else 0, partial(self._look, queue))
+    def _settle_soon(self, queue: ManagedQueue) -> None:
+        if not queue.is_due:
+            queue.is_due = True
+            self._later(LATER_MS if queue.policy.drops_head else 0, partial(self._settle, queue))
 
-    def _look(self, queue: ManagedQueue) -> None:
-        queue.is_looked_at = False
+    def _settle(self, queue: ManagedQueue) -> None:
+        queue.is_due = False
         self._shorten(queue)
         self._expire(queue)
 

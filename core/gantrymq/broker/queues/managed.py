@@ -30,8 +30,8 @@ class ManagedQueue:
         "coming",
         "cursor",
         "expiries",
+        "is_due",
         "is_held_up",
-        "is_looked_at",
         "is_trying",
         "kept",
         "keys",
@@ -69,7 +69,7 @@ class ManagedQueue:
         """(reason, offset) of dead letters that nothing takes, of a queue that keeps them."""
         self.is_held_up = False
         """There are so many that consumers get nothing."""
-        self.is_looked_at = False
+        self.is_due = False
         """What has expired or is too much goes in a moment."""
         self.is_trying = False
         """A timer tries them again."""

@@ -160,6 +160,28 @@ def test_a_messages_own_expiry_is_exact_behind_the_head(node: QueueNode) -> None
     assert queue.bodies() == [b"4"]
 
 
+def test_who_asks_for_one_gets_one_behind_those_that_are_over(node: QueueNode) -> None:
+    """While something before them is not answered."""
+    queue = Queue(node, "a", Policy(message_ttl_ms=60_000))
+    queue.send(b"0")
+    queue.send(b"1", b"2", expires_ms=node.broker.clock.now_ms() + 100)
+    queue.send(b"3")
+    held = queue.take(1)
+    node.now(500)
+    assert [[delivery.message.body for delivery in queue.take(1)] for _ in range(2)] == [[b"3"], []]
+    queue.settle(held, Outcome.REQUEUE)
+    queue.send(b"4")
+    assert queue.bodies() == [b"0", b"4"]
+
+
+def test_who_asks_for_one_gets_one_behind_the_limit(node: QueueNode) -> None:
+    queue = Queue(node, "a", Policy(max_length=2))
+    queue.send(b"0")
+    queue.take()
+    queue.send(*[b"%d" % number for number in range(1, 6)])
+    assert [[delivery.message.body for delivery in queue.take(1)] for _ in range(3)] == [[b"4"], [b"5"], []]
+
+
 def test_expired_in_a_consumers_hands(node: QueueNode) -> None:
     queue = Queue(node, "a", Policy(max_length=1000))
     queue.send(b"0", expires_ms=node.broker.clock.now_ms() + 100)
