@@ -36,6 +36,7 @@ from gantrymq.broker.retention.verification import Verification
 from gantrymq.broker.rocketmq.config_export import ConfigExport, Ends
 from gantrymq.broker.rocketmq.timer_takeover import TimerTakeover
 from gantrymq.broker.routing.router import load_route_sets
+from gantrymq.broker.slices import Upkeep
 from gantrymq.broker.tables.snapshots import SnapshotWork
 from gantrymq.broker.tables.tables import Rows
 from gantrymq.broker_metrics import BrokerMetrics, registered
@@ -130,12 +131,11 @@ class BrokerService:
         assert snapshots is not None
         self._snapshots = SnapshotWork(snapshots, snapshot_files, store, context.wheel, background.in_thread)
         self._snapshots.start(config.snapshot_records, config.snapshot_interval_s * 1000)
-        Compaction(broker, store, background).start()
+        upkeep = Upkeep(broker.wheel, broker.clock, lambda: broker.closed, broker.request_flush)
+        Compaction(store, broker.topics, broker.min_offset, upkeep, background).start()
         verification = None
         if store_config.verify_bytes_per_s:
-            verification = Verification(
-                store, broker.cursors, broker.wheel, lambda: broker.closed, store_config.verify_bytes_per_s
-            )
+            verification = Verification(store, broker.cursors, upkeep, store_config.verify_bytes_per_s)
             verification.start()
         store.on_units_written(broker.stats.stored)
         broker.stats.start(context.wheel)

@@ -7,12 +7,14 @@ It yields the microseconds that a slice took, a `Cold` that must be fetched befo
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from gantrymq.model.errors import GantryError
 from gantrymq.store.cold import Cold
 
 if TYPE_CHECKING:
+    from gantrymq.net.api import Wheel
+    from gantrymq.services import Clock
     from gantrymq.store.message_store import MessageStore
 
 T = TypeVar("T")
@@ -20,6 +22,15 @@ Slices = Generator[int | Cold, None, T]
 """Work in slices: see the module."""
 
 HELD: Final = -1
+
+
+class Upkeep(NamedTuple):
+    """What work needs that goes on as long as the broker runs: time, whether the broker stops, and a way to ask that the log is flushed soon."""
+
+    wheel: Wheel
+    clock: Clock
+    is_closed: Callable[[], bool]
+    request_flush: Callable[[], None]
 
 
 def patient(call: Callable[[], T]) -> Slices[T]:

@@ -13,6 +13,8 @@ from gantrymq.administration.groups import Groups
 from gantrymq.broker.broker import Broker
 from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig
 from gantrymq.broker.local import LocalBrokerPort
+from gantrymq.broker.retention.compaction import Background, Compaction
+from gantrymq.broker.slices import Upkeep
 from gantrymq.model.errors import GantryError
 from gantrymq.net.testing import ManualClock, ManualTurn, ManualWheel
 from gantrymq.store.config import StoreConfig
@@ -59,6 +61,16 @@ def recall(node: Node, topic: str, unique: str, at_ms: int, group: str, born_hos
 def groups_of(broker: Broker) -> Groups:
     """The consumer groups as a server of this broker knows them."""
     return Groups(broker.topics, broker.tables, broker.clock, broker.put, broker.delete_group)
+
+
+def upkeep_of(broker: Broker) -> Upkeep:
+    """As the service gives it to work in the background."""
+    return Upkeep(broker.wheel, broker.clock, lambda: broker.closed, broker.request_flush)
+
+
+def compaction_of(broker: Broker, background: Background) -> Compaction:
+    """The broker's compaction, not started."""
+    return Compaction(broker.store, broker.topics, broker.min_offset, upkeep_of(broker), background)
 
 
 class Node:

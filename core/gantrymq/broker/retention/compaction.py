@@ -28,7 +28,8 @@ from gantrymq.store.queues.consume_queue import HOLE_SIZE
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gantrymq.broker.broker import Broker
+    from gantrymq.broker.slices import Upkeep
+    from gantrymq.broker.topics import TopicTable
     from gantrymq.model.message import Message
     from gantrymq.store.message_store import MessageStore
     from gantrymq.store.queues.consume_queue import Unit
@@ -79,11 +80,20 @@ class Part:
 
 
 class Compaction:
-    """One per broker. Loop thread."""
+    """One per broker. Loop thread. `min_offset(topic, queue)`: the first that readers see."""
 
-    def __init__(self, broker: Broker, store: MessageStore, background: Background) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: TopicTable,
+        min_offset: Callable[[str, int], int],
+        upkeep: Upkeep,
+        background: Background,
+    ) -> None:
         self._store = store
+        self._topics = topics
+        self._min_offset = min_offset
+        self._upkeep = upkeep
         self._background = background
         self._work = Sliced(store, self._slice, background.later, self._stopped)
         self._needed_from = 0
@@ -95,14 +105,14 @@ class Compaction:
 
     def start(self) -> None:
         """Look now and then for ever."""
-        self._tick(self._broker.wheel.now_ms())
+        self._tick(self._upkeep.wheel.now_ms())
 
     def _tick(self, now_ms: int) -> None:
-        if self._broker.closed:
+        if self._upkeep.is_closed():
             return
         if not self.busy and self._store.failure is None:
             self.begin()
-        self._broker.wheel.call_at(now_ms + CHECK_MS, self._tick)
+        self._upkeep.wheel.call_at(now_ms + CHECK_MS, self._tick)
 
     @property
     def busy(self) -> bool:
@@ -116,7 +126,7 @@ class Compaction:
 
     def _queues(self) -> Slices[list[tuple[str, int]]]:
         found = []
-        topics = list(self._broker.topics.topics.values())
+        topics = list(self._topics.topics.values())
         for first in range(0, len(topics), TOPICS_STEP):
             compacted = [topic.name for topic in topics[first : first + TOPICS_STEP] if topic.compacted]
             found += [(name, queue_id) for name in compacted for queue_id in self._store.queues_of(name)]
@@ -138,7 +148,7 @@ class Compaction:
 
     def _first_needed(self, topic: str, queue_id: int) -> int:
         store = self._store
-        offset = max(store.compacted.end(topic, queue_id), self._broker.min_offset(topic, queue_id))
+        offset = max(store.compacted.end(topic, queue_id), self._min_offset(topic, queue_id))
         while units := store.units(topic, queue_id, offset, UNITS_STEP):
             for position, size, _ in units:
                 if size != HOLE_SIZE:
@@ -149,7 +159,7 @@ class Compaction:
     def _part(self, topic: str, queue_id: int) -> Part:
         store = self._store
         old = store.compacted.queues.get((topic, queue_id))
-        begin = self._broker.min_offset(topic, queue_id)
+        begin = self._min_offset(topic, queue_id)
         from_offset = max(begin, old.end if old is not None else 0)
         end = min(store.max_offset(topic, queue_id), from_offset + RECORDS_MAX)
         return Part(topic, queue_id, old, begin, from_offset, end)
@@ -167,7 +177,7 @@ class Compaction:
     # --- slices
 
     def _slice(self) -> None:
-        if not self._broker.closed and self._work.step(SLICE_US):
+        if not self._upkeep.is_closed() and self._work.step(SLICE_US):
             self._background.later(self._slice)
 
     def _stopped(self, error: Exception) -> None:
@@ -192,7 +202,7 @@ class Compaction:
 
     def _run(self, force: bool) -> Slices[None]:
         for topic, queue_id in list(self._store.compacted.queues):
-            found = self._broker.topics.get(topic)
+            found = self._topics.get(topic)
             if found is None or not found.compacted:
                 yield from self._remove(self._store.compacted.drop(topic, queue_id))
         for topic, queue_id in (yield from self._queues()):
@@ -213,19 +223,15 @@ class Compaction:
             yield from self._note_newest(part)
             yield from self._copy(part, writer)
             while store.flushed_position < limit:
-                self._broker.request_flush()
+                self._upkeep.request_flush()
                 self._background.later(self._work.wake)
                 yield HELD
             yield from self._thread(lambda: made.append(writer.finish(part.end)))
         finally:
             if not made:
                 self._background.in_thread(writer.abandon, lambda failure: None)
-        found = self._broker.topics.get(part.topic)
-        if (
-            found is None
-            or not found.compacted
-            or self._broker.topics.first_offset(part.topic, part.queue_id) > part.begin
-        ):
+        found = self._topics.get(part.topic)
+        if found is None or not found.compacted or self._topics.first_offset(part.topic, part.queue_id) > part.begin:
             yield from self._remove([made[0].path])  # deleted meanwhile
             return
         self.runs += 1
@@ -245,7 +251,7 @@ class Compaction:
 
     def _copy(self, part: Part, writer: CompactionWriter) -> Slices[None]:
         newest, first = part.newest, part.from_offset
-        gone_ms = self._broker.clock.now_ms() - TOMBSTONE_MS
+        gone_ms = self._upkeep.clock.now_ms() - TOMBSTONE_MS
         offset = part.begin
         while offset < part.end:
             units = yield from self._units(part, offset)

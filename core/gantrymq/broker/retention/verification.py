@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gantrymq.broker.consuming.cursors import Cursors
+    from gantrymq.broker.slices import Upkeep
     from gantrymq.metrics import Metrics
-    from gantrymq.net.api import Wheel
     from gantrymq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -39,15 +39,13 @@ PAGE_BYTES: Final = 4096
 
 
 class Verification:
-    """One per broker. `closed()`: the broker stops; `bytes_per_s`: above 0."""
+    """One per broker. `bytes_per_s`: above 0."""
 
-    def __init__(
-        self, store: MessageStore, cursors: Cursors, wheel: Wheel, closed: Callable[[], bool], bytes_per_s: int
-    ) -> None:
+    def __init__(self, store: MessageStore, cursors: Cursors, upkeep: Upkeep, bytes_per_s: int) -> None:
         self._store = store
         self._cursors = cursors
-        self._wheel = wheel
-        self._closed = closed
+        self._wheel = upkeep.wheel
+        self._is_closed = upkeep.is_closed
         self._bytes_per_s = bytes_per_s
         self.work = Sliced(store, self._go_on, self._retry, self._stopped)
         self.verified_bytes = 0
@@ -68,12 +66,12 @@ class Verification:
             metrics.read(name, text, source, "counter")
 
     def _begin(self, now_ms: int) -> None:
-        if not self._closed():
+        if not self._is_closed():
             self.work.job = self._round()
             self._go_on()
 
     def _go_on(self) -> None:
-        if self._closed():
+        if self._is_closed():
             return
         if self.work.step(SLICE_US):
             self._call_in(1, self._go_on)

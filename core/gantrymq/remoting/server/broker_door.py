@@ -64,7 +64,7 @@ from gantrymq.remoting.server.sending.batches import Batches, send_batch
 from gantrymq.remoting.server.sending.recalls import Recalls, submit_redirected
 from gantrymq.remoting.server.sending.replies import Replies, Requesters
 from gantrymq.remoting.server.sending.retries import Returns
-from gantrymq.remoting.server.sending.sends import Sends, UniqueKeys, remark_of
+from gantrymq.remoting.server.sending.sends import Sends, SendServices, UniqueKeys, remark_of
 from gantrymq.remoting.server.sending.transactions import ProducerClients, TransactionServices
 from gantrymq.remoting.server.tools import Tools
 from gantrymq.store.cold import Cold
@@ -144,7 +144,11 @@ class BrokerServer:
         self.pulls = Pulls(of_pulls, self.clients, waits)
         of_pops = PopServices(broker.config.name, broker.topics.topics, broker.pops, broker.stats, self.reading)
         self.pops = PopRequests(of_pops, self.groups, broker.clock, waits)
-        self.sends = Sends(broker, LOOPBACK_HOST, self.groups, self._in_order)
+        of_sends = SendServices(
+            broker.config.cluster, broker.topics, broker.tables, broker.store, broker.settings, broker.ensure_topic,
+            broker.clock,
+        )  # fmt: skip
+        self.sends = Sends(of_sends, LOOPBACK_HOST, self.groups, self._in_order)
         in_slices, batch_max = context.turn.in_slices, broker.config.batch_messages_max
         self.batches = Batches(self.sends, self.responses, batch_max, broker.submit, broker.submit_with, in_slices)
         self.recalls = Recalls(broker.topics, broker.delays, broker.clock, broker.config.name, self.responses)

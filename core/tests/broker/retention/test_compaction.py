@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from gantrymq.broker.port import EARLIEST, Outcome
 from gantrymq.broker.retention import compaction
-from gantrymq.broker.retention.compaction import DIRTY_MIN, RECORDS_MAX, TOMBSTONE_MS, Compaction
+from gantrymq.broker.retention.compaction import DIRTY_MIN, RECORDS_MAX, TOMBSTONE_MS
 from gantrymq.broker.slices import Slices
 from gantrymq.broker.topics import TopicConfig
 from gantrymq.model import properties as props
@@ -22,7 +22,7 @@ from gantrymq.model.message import Message
 from gantrymq.store.checkpoints.positions import Positions
 from gantrymq.store.queues.compaction import VIRTUAL
 from gantrymq.store.queues.consume_queue import HOLE_SIZE
-from tests.broker.node import ROOT, Node
+from tests.broker.node import ROOT, Node, compaction_of
 from tests.store.crash_states import MODES, CrashFiles, draw_mode
 
 PLACE = ROOT / "gantry" / "compaction" / "c" / "0"
@@ -56,7 +56,7 @@ class CompactNode(Node):
     def __init__(self, files: CrashFiles) -> None:
         super().__init__(files, False)
         self.hand = Hand()
-        self.compaction = Compaction(self.broker, self.store, self.hand)
+        self.compaction = compaction_of(self.broker, self.hand)
 
     @property
     def disk(self) -> CrashFiles:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from gantrymq.broker.port import EARLIEST, END, Outcome, Route
-from gantrymq.broker.retention.compaction import Compaction
 from gantrymq.broker.tables.snapshots import SnapshotWork
 from gantrymq.broker.topics import TopicConfig
 from gantrymq.net.testing import ManualClock
@@ -18,7 +17,7 @@ from gantrymq.store.checkpoints.snapshot_file import SnapshotFiles
 from gantrymq.store.log.moved import MOVED_TOPIC
 from gantrymq.store.testing import MemoryFileSystem
 from tests.broker.keeping import KeepingNode, now
-from tests.broker.node import ROOT
+from tests.broker.node import ROOT, compaction_of
 from tests.broker.retention.test_compaction import CompactNode, Hand
 
 SIZES = (10, 1_000, 4_000)
@@ -31,7 +30,7 @@ class EverythingNode(KeepingNode):
     def __init__(self, files: MemoryFileSystem, clock: ManualClock | None = None) -> None:
         super().__init__(files, clock)
         self.hand = Hand()
-        self.compaction = Compaction(self.broker, self.store, self.hand)
+        self.compaction = compaction_of(self.broker, self.hand)
 
     def prepare(self) -> None:
         files = SnapshotFiles(self.files, ROOT / "gantry" / "snapshots")

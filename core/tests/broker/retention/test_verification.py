@@ -16,7 +16,7 @@ from gantrymq.store.testing import MemoryFileSystem
 from gantrymq.store.tools.check import Checker
 from gantrymq.store.tools.inspect import StoreImage
 from tests.broker.keeping import KEEP, SEGMENT, KeepingNode
-from tests.broker.node import ROOT
+from tests.broker.node import ROOT, upkeep_of
 
 RATE = 1_000_000
 
@@ -53,8 +53,7 @@ def overwrite(files: FileSystem, position: int, data: bytes, root: Path = ROOT) 
 
 
 def verifying(node: KeepingNode) -> Verification:
-    broker = node.broker
-    return Verification(node.store, broker.cursors, node.wheel, lambda: broker.closed, RATE)
+    return Verification(node.store, node.broker.cursors, upkeep_of(node.broker), RATE)
 
 
 def verified(node: KeepingNode, rounds: int = 1) -> Verification:

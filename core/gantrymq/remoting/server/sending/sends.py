@@ -29,10 +29,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gantrymq.administration.groups import Groups
-    from gantrymq.broker.broker import Broker
-    from gantrymq.broker.topics import Topic
+    from gantrymq.broker.rocketmq.settings import Settings
+    from gantrymq.broker.tables.tables import Tables
+    from gantrymq.broker.topics import Topic, TopicTable
     from gantrymq.metrics import Metrics
     from gantrymq.services import Clock
+    from gantrymq.store.message_store import MessageStore
 
 KEPT_FLAGS: Final = sysflag.COMPRESSED | sysflag.MULTI_TAGS | sysflag.COMPRESSION_MASK
 """Bits of sysFlag that a sender decides; host widths and transaction state are ours."""
@@ -90,27 +92,48 @@ class UniqueKeys:
         return f"{self._prefix}{ms:08X}{self._count:04X}"
 
 
+class SendServices:
+    """What sends need of the broker. `cluster`: its name; `ensure_topic`: as `Broker.ensure_topic`."""
+
+    def __init__(
+        self, cluster: str, table: TopicTable, tables: Tables, store: MessageStore, settings: Settings,
+        ensure_topic: Callable[..., Topic], clock: Clock,
+    ) -> None:  # fmt: skip
+        self.cluster = cluster
+        self.table = table
+        self.tables = tables
+        self.store = store
+        self.settings = settings
+        self.ensure_topic = ensure_topic
+        self.clock = clock
+
+
 class Sends:
     """Checks and builds messages. One per broker; `born_host` and the flag for its width come from the
     connection."""
 
-    def __init__(self, broker: Broker, host: bytes, groups: Groups, in_order: Callable[[str], bool]) -> None:
-        self._broker = broker
+    def __init__(self, services: SendServices, host: bytes, groups: Groups, in_order: Callable[[str], bool]) -> None:
+        self._table = services.table
+        self._tables = services.tables
+        self._store = services.store
+        self._settings = services.settings
+        self._ensure_topic = services.ensure_topic
         self._groups = groups
         self._in_order = in_order
         self.retries = Counter()
         """Messages that consumers sent back, to be tried again."""
         self.dead_letters = Counter()
         """Messages that went to a dead letter topic."""
-        self._topics = broker.topics.topics
+        self._topics = services.table.topics
         self.redirected = False
         """Some message since this was reset is not plain: the door answers it differently."""
-        self._cluster = f"{props.CLUSTER}\x01{broker.config.cluster}\x02"
+        self._reply_name = f"{services.cluster}_REPLY_TOPIC"
+        self._cluster = f"{props.CLUSTER}\x01{services.cluster}\x02"
         self._own = self._cluster
         """Properties of the broker's own, at the end of each message's."""
         self._note_traces(names.TRACE_TOPIC)
-        broker.topics.watch_names(self._note_traces)
-        self.unique = UniqueKeys(broker.clock, host)
+        services.table.watch_names(self._note_traces)
+        self.unique = UniqueKeys(services.clock, host)
 
     def _note_traces(self, name: str) -> None:
         """Consumers that trace leave out messages without a region (AsyncTraceDispatcher), so where there are traces each has one."""
@@ -221,7 +244,7 @@ class Sends:
 
     def item_limits(self, topic: str) -> tuple[int, int, int]:
         """See `MessageStore.item_limits`."""
-        return self._broker.store.item_limits(topic, len(self._own.encode()))
+        return self._store.item_limits(topic, len(self._own.encode()))
 
     def _resolve_special(
         self, text: str, topic: Topic, queue_id: int, header: Header
@@ -244,7 +267,7 @@ class Sends:
                 text, lmq = f"{text}{_DISPATCH}{','.join(lmq)}\x02", NO_LMQ
             lmq = tuple([name for name in lmq if name != topic.name])
             for name in lmq:
-                self._broker.topics.light(name)
+                self._table.light(name)
         if props.RETAIN_IT in text:
             text, lmq = self._retained(text, topic, header, kind, lmq)
         if "REPLY_TO_CLIENT" in text and value_of(text, _REPLY_TO):
@@ -265,14 +288,14 @@ class Sends:
                 ErrorCode.MESSAGE_ILLEGAL,
                 f"{props.RETAIN_IT}: what is delayed, of a transaction, in light queues or of the topics of groups is not retained",
             )
-        self._broker.tables.check_room(retained_rows.TABLE, [(key, b"")])
+        self._tables.check_room(retained_rows.TABLE, [(key, b"")])
         return text, message_rows.queues_of(retained_rows.TABLE)
 
     def _reply_topic(self) -> None:
         """Who consumes a request will look for the topic of replies: make it now, with one queue."""
-        name = f"{self._broker.config.cluster}_REPLY_TOPIC"
+        name = self._reply_name
         if name not in self._topics and names.is_stored_topic(name):
-            self._broker.topics.create(TopicConfig(name, 1, 1))
+            self._table.create(TopicConfig(name, 1, 1))
 
     def _special(self, header: Header, body: bytes, born_host: bytes, host_flag: int) -> Message:
         """A message for a new topic, or for one that not everybody may send to."""
@@ -314,8 +337,8 @@ class Sends:
         if name in CLOSED_TOPICS:
             raise GantryError(ErrorCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden.")
         names.check_stored_topic(name)
-        broker = self._broker
-        topic = broker.topics.light(name) if name.startswith(names.LMQ_PREFIX) else broker.topics.given_topic(name)
+        table = self._table
+        topic = table.light(name) if name.startswith(names.LMQ_PREFIX) else table.given_topic(name)
         if topic is not None:
             return topic
         queues = self._pattern(header.default_topic)
@@ -323,24 +346,24 @@ class Sends:
             if name.startswith(
                 names.RETRY_PREFIX
             ):  # one queue, whatever may be created (createTopicInSendMessageBackMethod)
-                return broker.topics.create(TopicConfig(name, 1, 1))
+                return table.create(TopicConfig(name, 1, 1))
             raise GantryError(
                 ErrorCode.TOPIC_NOT_FOUND,
                 f"topic[{name}] not exist, apply first please! (gantry topic create {name}; "
-                f"topics.auto_create is {str(broker.settings.topics_config.auto_create).lower()})",
+                f"topics.auto_create is {str(self._settings.topics_config.auto_create).lower()})",
             )
-        return broker.ensure_topic(name, True, max(1, min(header.default_queues, queues)), (NATIVE, peer))
+        return self._ensure_topic(name, True, max(1, min(header.default_queues, queues)), (NATIVE, peer))
 
     def _pattern(self, template: str) -> int:
         """Queues at most of a topic that comes into being on the pattern of this one; 0: none does so
         (TopicConfigManager.createTopicInSendMessageMethod)."""
-        broker = self._broker
-        if not broker.settings.topics_config.auto_create:
+        creating = self._settings.topics_config
+        if not creating.auto_create:
             return 0
         if template == names.AUTO_CREATE_TEMPLATE:
-            return broker.settings.topics_config.default_queues
+            return creating.default_queues
         topic = self._topics.get(template)
-        config = topic.config if topic is not None else broker.topics.given.get(template)
+        config = topic.config if topic is not None else self._table.given.get(template)
         return config.write_queues if config is not None and config.perm & PERM_INHERIT else 0
 
     def check_queue(self, topic: Topic, queue_id: int) -> int:
@@ -360,7 +383,7 @@ class Sends:
         """What the store says of a message of a batch, which goes to queue `queue_id` if it names none; -1: it is the first."""
         if message.queue_id < 0:
             message.queue_id = queue_id if queue_id >= 0 else self._topics[message.topic].queue_for(message)
-        return self._broker.store.check(message)
+        return self._store.check(message)
 
 
 def check_flags(flags: int, kind: int) -> None:

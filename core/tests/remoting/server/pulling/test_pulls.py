@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from gantrymq.broker.retention.compaction import Compaction
 from gantrymq.remoting.constants import RequestCode as Code
 from gantrymq.remoting.constants import ResponseCode as Answer
 from gantrymq.remoting.server import broker_door, filters
 from gantrymq.remoting.server.pulling import pulls
 from gantrymq.store.log import record
+from tests.broker.node import compaction_of
 from tests.broker.retention.test_compaction import Hand
 from tests.remoting.bench import SUSPEND, TOPIC, Bench, answers, ask, pull, pull_frame, request, send, send_frame
 
@@ -366,7 +366,7 @@ def test_compacted_topic_is_pulled_over_its_gaps(bench: Bench) -> None:
     for number in range(300):
         assert send(link, b"%d" % number, f"KEYS\x01k{number % 3}\x02TAGS\x01{tags[number % 2]}\x02").code == 0
     hand = Hand()
-    compaction = Compaction(bench.broker, bench.store, hand)
+    compaction = compaction_of(bench.broker, hand)
     compaction.begin(force=True)
     while compaction.busy:
         bench.store.flush()
