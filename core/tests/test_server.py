@@ -432,6 +432,20 @@ def test_entry_points_of_a_stranger_are_found(tmp_path: Path) -> None:
     assert "stranger" in done.stderr
 
 
+def test_a_service_may_read_a_part_of_anothers_section(tmp_path: Path) -> None:
+    """The broker reads one setting of the AMQP door, which has many."""
+    given = ("amqp.keep_exchange_records=false", "amqp.frame_max=8192")
+    for command in ("up", "broker"):
+        plan = make_plan(Launch(command, data=str(tmp_path), sets=given), {})
+        assert plan.sections["broker"]["amqp"].keep_exchange_records is False
+    assert make_plan(Launch("broker", data=str(tmp_path)), {}).sections["broker"]["amqp"].keep_exchange_records
+    for command in ("up", "broker"):
+        with pytest.raises(
+            ConfigError, match=r"^amqp\.keep_exchange_records = \"maybe\" \(--set\): must be true or false$"
+        ):
+            make_plan(Launch(command, data=str(tmp_path), sets=("amqp.keep_exchange_records=maybe",)), {})
+
+
 def test_up_starts_no_nameserver_where_another_is_named() -> None:
     installed = dict.fromkeys(("nameserver", "broker", "mqtt"))
 

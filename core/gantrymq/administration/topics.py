@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from gantrymq.broker.topics import KEEP_RECORDS, TopicConfig
+from gantrymq.broker.topics import KEEP_RECORDS, RESERVE_TIME, TopicConfig
 from gantrymq.model import message_types, names
 from gantrymq.model.errors import ErrorCode, GantryError
 
@@ -105,6 +105,8 @@ def change_attributes(attributes: dict[str, str], text: str) -> None:
             attributes.pop(key, None)
             continue
         allowed = ATTRIBUTE_VALUES.get(key)
+        if key == RESERVE_TIME:
+            allowed = (value,) if value.isdecimal() or value == "-1" else ("milliseconds", "-1")
         if item[:1] != "+" or not mark or (allowed is not None and value not in allowed):
             known = f"; {key} may be {', '.join(allowed)}" if allowed is not None else ""
             raise GantryError(
@@ -112,7 +114,8 @@ def change_attributes(attributes: dict[str, str], text: str) -> None:
             )
         if allowed is None and not key.startswith("gantry."):
             raise GantryError(
-                ErrorCode.ILLEGAL_ARGUMENT, f"attribute {key[:80]!r} is not known; known: {', '.join(ATTRIBUTE_VALUES)}"
+                ErrorCode.ILLEGAL_ARGUMENT,
+                f"attribute {key[:80]!r} is not known; known: {', '.join([*ATTRIBUTE_VALUES, RESERVE_TIME])}",
             )
         if len(attributes) >= ATTRIBUTES_MAX or max(len(key), len(value)) > ATTRIBUTE_CHARS_MAX:
             raise GantryError(

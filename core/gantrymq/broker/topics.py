@@ -31,6 +31,9 @@ CLEANUP = "cleanup.policy"
 COMPACTION = "COMPACTION"
 """Topic attribute, as in RocketMQ: the last record of each key (property KEYS) is kept; fixed when the topic is made."""
 
+RESERVE_TIME = "reserve.time"
+"""Topic attribute, as in RocketMQ: milliseconds that its readers see; longer than the store keeps has no effect, -1 is none."""
+
 KEEP_RECORDS = "keep.records"
 """Topic attribute: `false`: its records are kept only for who has them before him, not for `store.file_reserved_hours`; `true`: for that time,
 whatever `amqp.keep_exchange_records` says."""

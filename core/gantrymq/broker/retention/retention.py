@@ -20,7 +20,7 @@ from gantrymq.broker.retention.pins import OVER_TABLE, Pins, SessionLimits
 from gantrymq.broker.retention.trail import keep_trail
 from gantrymq.broker.slices import HELD, Sliced, Slices, patient
 from gantrymq.broker.tables.tables import item_message
-from gantrymq.broker.topics import KEEP_RECORDS
+from gantrymq.broker.topics import KEEP_RECORDS, RESERVE_TIME
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.model.sysflag import TRANSACTION_ROLLBACK
@@ -65,8 +65,6 @@ TOPICS_US: Final = 150
 """Topics looked at in one piece, and what that takes."""
 UNNEEDED: Final = "nothing in it is kept by time"
 """Why a segment goes that is not due; where much in it is alive it just stays until it is."""
-RESERVE_TIME: Final = "reserve.time"
-"""Attribute of a topic: milliseconds that its readers see; longer than the store keeps has no effect."""
 
 
 class Retention:
