@@ -47,6 +47,8 @@ QUEUES_MAX = 1024
 CLUSTER_QUEUES = 16
 """Queues of the topic that is named as the cluster, as in RocketMQ."""
 
+MINUTE_MS = 60_000
+
 LIGHT_QUEUES_MAX = 20_000
 """Clients' light queues (RocketMQ's maxLmqConsumeQueueNum): each has files of its own in `consumequeue`."""
 
@@ -90,7 +92,7 @@ class TopicConfig:
     for_exchange: bool = False
     """Made for an AMQP exchange or queue; it stays so when somebody changes the topic."""
     created_ms: int = 0
-    """When a topic came into being at its first use; 0: not known."""
+    """When a topic came into being at its first use; 0: not known. Of one for a queue to the minute: the rows of many are equal then."""
     deleting: list[str] | None = None
     """Only while the rows that go with a deleted topic (broker/deletion/deletions.py) are not gone yet: its retry topics, which go with it."""
 
@@ -409,7 +411,8 @@ class TopicTable:
                 f"topic {name} does not exist and {self._auto_create_max} topics that were created on use exist already: "
                 "create it, or raise topics.auto_create_max",
             )
-        config = TopicConfig(name, queues, queues, on_use=True, for_queue=for_queue, created_ms=now_ms)
+        made_ms = now_ms - now_ms % MINUTE_MS if for_queue else now_ms
+        config = TopicConfig(name, queues, queues, on_use=True, for_queue=for_queue, created_ms=made_ms)
         config.for_exchange = for_exchange
         topic = self.create(config)
         topic.wanted_ms = now_ms

@@ -212,3 +212,19 @@ def test_a_deleted_light_queue_has_no_cursors() -> None:
     bench.call("delete_light", light)
     assert bench.call("open_cursor", f"~{light}", "g", END).code is ErrorCode.QUEUE_NOT_FOUND
     assert all(cursor.light != light for cursor in bench.broker.cursors.views())
+
+
+def test_topics_made_for_queues_in_one_minute_have_equal_rows() -> None:
+    bench = Bench()
+    bench.wheel.advance(60_000 - bench.broker.clock.now_ms() % 60_000)
+    for name, create in (("q1", FOR_QUEUE), ("t1", True)):
+        bench.call("ensure_topic", name, create)
+    bench.wheel.advance(59_999)
+    for name, create in (("q2", FOR_QUEUE), ("t2", True)):
+        bench.call("ensure_topic", name, create)
+    rows = bench.broker.tables.rows("topic")
+    assert rows["q1"] == rows["q2"]
+    assert rows["t1"] != rows["t2"]
+    bench.wheel.advance(1)
+    bench.call("ensure_topic", "q3", FOR_QUEUE)
+    assert rows["q3"] != rows["q2"]

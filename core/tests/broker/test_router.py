@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import ValuesView
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gantrymq.broker.matches import Tap
+from gantrymq.broker.port import Route
 from gantrymq.broker.routing.router import Router
 from gantrymq.broker.topics import Topic, TopicConfig
 from gantrymq.model.message import Message
@@ -84,3 +86,17 @@ def test_a_route_for_any_topic_beside_another_walks_none() -> None:
     assert topics.walks == 2
     assert not topics["t1"].routed
     assert topics["t2"].routed
+
+
+def test_a_route_into_a_queue_is_small_and_matches_and_goes() -> None:
+    router, topics, tap = site("t")
+    before = set(map(id, router._targets.values()))
+    router.add(Route("one", "prefix", "t", "x", 7))
+    (target,) = [each for each in router._targets.values() if id(each) not in before]
+    assert sys.getsizeof(target) <= 64
+    router.add_volatile(tap, 3, "prefix", "t", "x")
+    match = router.route(topics["t"], Message("t", b"", b"", "x"))
+    assert match.lights == (7,)
+    assert match.taps == ((tap, (3,)),)
+    assert router.remove("one")
+    assert router.route(topics["t"], Message("t", b"", b"", "x")).lights == ()

@@ -21,7 +21,7 @@ class Reach:
 
 
 def test_queues_of_other_vhosts_have_these_in_front() -> None:
-    row = {"light": 1, "durable": True, "exclusive": False, "auto_delete": False}
+    row = {"light": 1, "durable": True, "auto_delete": False}
     binding = {"source": "shop\namq.topic", "key": "a.#", "to_queue": True, "destination": "shop\njobs"}
     reach = Reach(**{QUEUES: {"jobs": row, "shop\njobs": {**row, "light": 2}}, BINDINGS: {"b": binding}})
     found = run(queues, reach, AMQP)

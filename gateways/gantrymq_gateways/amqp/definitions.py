@@ -217,9 +217,8 @@ class Definitions:
             found = binding_from(data)
             queue = self.queues.get(found.destination) if found.to_queue else None
             destination = intern(found.destination) if queue is None else queue.name
-            binding = Binding(
-                intern(found.source), found.to_queue, destination, found.key, found.arguments, found.finished
-            )
+            key = destination if found.key == destination else found.key  # most often; one object then
+            binding = Binding(intern(found.source), found.to_queue, destination, key, found.arguments, found.finished)
             self._bindings[row] = binding
             self._by_source.add(binding.source, row)
             self._by_destination[binding.to_queue].add(destination, row)

@@ -102,6 +102,10 @@ def system_exchanges(vhost: str) -> list[Exchange]:
     return [replace(exchange, name=prefix + exchange.name) for exchange in SYSTEM_EXCHANGES.values()]
 
 
+NO_ARGUMENTS: Final = bytes(4)
+"""A table without entries."""
+
+
 class _ExchangeRow(msgspec.Struct):
     type: str
     durable: bool = True
@@ -110,22 +114,35 @@ class _ExchangeRow(msgspec.Struct):
     arguments: bytes = b""
 
 
-class _QueueRow(msgspec.Struct):
+class _QueueRow(msgspec.Struct, omit_defaults=True):
     light: int
     durable: bool
-    exclusive: bool
-    auto_delete: bool
-    arguments: bytes
-    finished: bool
+    exclusive: bool = False
+    auto_delete: bool = False
+    arguments: bytes = NO_ARGUMENTS
+    finished: bool = True
 
 
-class _BindingRow(msgspec.Struct):
+class _BindingRow(msgspec.Struct, omit_defaults=True):
     source: str
     to_queue: bool
     destination: str
     key: str
-    arguments: bytes
-    finished: bool
+    arguments: bytes = NO_ARGUMENTS
+    finished: bool = True
+
+
+SAME_MAX: Final = 10_000
+_same_arguments: dict[bytes, bytes] = {}
+"""One object for equal tables of arguments; with `SAME_MAX` of them it begins anew."""
+
+
+def _shared(arguments: bytes) -> bytes:
+    if arguments == NO_ARGUMENTS:  # a row leaves out what is this very object
+        return NO_ARGUMENTS
+    if len(_same_arguments) >= SAME_MAX:
+        _same_arguments.clear()
+    return _same_arguments.setdefault(arguments, arguments)
 
 
 _decode_exchange = msgspec.json.Decoder(_ExchangeRow).decode
@@ -166,37 +183,34 @@ def exchange_from(name: str, data: bytes) -> Exchange | None:
 
 
 def queue_row(queue: QueueDefinition) -> bytes:
-    """Value in `amqp_queue`."""
-    return encoded(
-        {
-            "light": queue.light, "durable": queue.durable, "exclusive": queue.exclusive, "auto_delete": queue.auto_delete,
-            "arguments": in_base64(queue.arguments), "finished": queue.finished,
-        }
-    )  # fmt: skip
+    """Value in `amqp_queue`, without what is as most often."""
+    arguments = _shared(queue.arguments)
+    return msgspec.json.encode(
+        _QueueRow(queue.light, queue.durable, queue.exclusive, queue.auto_delete, arguments, queue.finished)
+    )
 
 
 def queue_from(name: str, data: bytes) -> QueueDefinition:
     """Back from `queue_row`. Raises msgspec.DecodeError."""
     row = _decode_queue(data)
     return QueueDefinition(
-        name, row.light, row.durable, row.exclusive, row.auto_delete, row.arguments or b"", row.finished
+        name, row.light, row.durable, row.exclusive, row.auto_delete, _shared(row.arguments or b""), row.finished
     )
 
 
 def binding_row(binding: Binding) -> bytes:
-    """Value in `amqp_binding`."""
-    return encoded(
-        {
-            "source": binding.source, "to_queue": binding.to_queue, "destination": binding.destination,
-            "key": binding.key, "arguments": in_base64(binding.arguments), "finished": binding.finished,
-        }
-    )  # fmt: skip
+    """Value in `amqp_binding`, without what is as most often."""
+    arguments = _shared(binding.arguments)
+    return msgspec.json.encode(
+        _BindingRow(binding.source, binding.to_queue, binding.destination, binding.key, arguments, binding.finished)
+    )
 
 
 def binding_from(data: bytes) -> Binding:
     """Back from `binding_row`. Raises msgspec.DecodeError."""
     row = _decode_binding(data)
-    return Binding(row.source, row.to_queue, row.destination, row.key, row.arguments or b"", row.finished)
+    arguments = _shared(row.arguments or b"")
+    return Binding(row.source, row.to_queue, row.destination, row.key, arguments, row.finished)
 
 
 def check_binding(key: str, data: bytes) -> None:

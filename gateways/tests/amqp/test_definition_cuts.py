@@ -139,7 +139,8 @@ def word_of(message: Message) -> str:
     table = message.topic.removeprefix(names.SYSTEM_PREFIX)
     if not message.body:
         return "-" + table
-    return table + ("." if b'"finished":true' in message.body else "")
+    finished = table in ("amqp_queue", "amqp_binding") and b'"finished":false' not in message.body
+    return table + ("." if finished else "")
 
 
 def test_what_is_refused_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,17 +25,31 @@ ROUTES_MAX = 2_000_000
 
 
 class _Target:
-    __slots__ = ("home", "kind", "light", "number", "tap", "topic", "uncached")
+    """Of a route into a queue, as there are very many; `_WideTarget` is of any."""
 
-    def __init__(self, kind: str, topic: str | None, light: int, tap: Tap | None, number: int) -> None:
+    __slots__ = ("kind", "light", "topic")
+
+    tap: Tap | None = None
+    number = 0
+    uncached = False
+    home: str | None = None
+    """See `RouteSet.home`."""
+
+    def __init__(self, kind: str, topic: str | None, light: int) -> None:
         self.kind = kind
         self.topic = topic
         self.light = light
+
+
+class _WideTarget(_Target):
+    __slots__ = ("home", "number", "tap", "uncached")
+
+    def __init__(self, kind: str, topic: str | None, light: int, tap: Tap | None, number: int) -> None:
+        super().__init__(kind, topic, light)
         self.tap = tap
         self.number = number
         self.uncached = False
-        self.home: str | None = None
-        """See `RouteSet.home`."""
+        self.home = None
 
 
 def load_route_sets() -> dict[str, RouteSet]:
@@ -76,7 +90,7 @@ class Router:
         """Install a durable route, replacing one of the same id. Raises ILLEGAL_ARGUMENT for an unknown kind or bad expression."""
         known = self._topics.get(route.topic) if route.topic is not None else None  # whose name is the same object
         topic = known.name if known is not None else route.topic and intern(route.topic)
-        target = _Target(route.kind, topic, route.light, None, 0)
+        target = _Target(route.kind, topic, route.light)
         number = self._install(target, route.expression)
         self._forget(route.route_id)
         self._by_id[route.route_id] = number
@@ -147,7 +161,7 @@ class Router:
 
     def add_volatile(self, tap: Tap, number: int, kind: str, topic: str | None, expression: str) -> None:
         """A route into a tap; the same number again replaces it. Raises ILLEGAL_ARGUMENT."""
-        own = self._install(_Target(kind, topic, 0, tap, number), expression)
+        own = self._install(_WideTarget(kind, topic, 0, tap, number), expression)
         old = tap.numbers.get(number)
         if old is not None:
             self._uninstall(old)
@@ -218,8 +232,11 @@ class Router:
             )
         number = self._next
         target.kind = routes.kind  # one object for all
-        target.uncached = routes.add(number, target.topic, expression)
-        target.home = routes.home(expression) if target.topic is None else None
+        uncached = routes.add(number, target.topic, expression)
+        home = routes.home(expression) if target.topic is None else None
+        if uncached or home is not None:
+            target = _WideTarget(target.kind, target.topic, target.light, target.tap, target.number)
+            target.uncached, target.home = uncached, home
         self._next += 1
         self._targets[number] = target
         self._used[target.kind] = self._used.get(target.kind, 0) + 1

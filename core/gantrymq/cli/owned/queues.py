@@ -38,7 +38,7 @@ async def queues(reach: Any, protocol: str) -> list[Row]:
     if protocol in ("", AMQP):
         for name, value in (await reach.rows(QUEUES)).items():
             row = json.loads(value)
-            kept = {key: row[key] for key in ("durable", "exclusive", "auto_delete")}
+            kept = {key: row.get(key, False) for key in ("durable", "exclusive", "auto_delete")}
             found.append(
                 {"queue": called(name), "row": name, "protocol": AMQP, "light": row["light"], "group": AMQP, **kept}
             )

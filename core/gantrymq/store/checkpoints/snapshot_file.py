@@ -31,7 +31,7 @@ KEPT: Final = 2
 READ_STEP: Final = 1 << 20
 SHARED_MAX: Final = 1_000_000
 """Keys and values of a snapshot that are remembered while it is read: some 100 MB at most, given back then."""
-SHARED_BYTES: Final = 64
+SHARED_BYTES: Final = 256
 """Longer values are hardly ever equal."""
 PAYLOAD_MAX: Final = 64 << 20
 """A length beyond it is damage: a block ends soon after 64 KiB, or with the one row that is larger."""

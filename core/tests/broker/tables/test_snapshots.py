@@ -19,6 +19,7 @@ from gantrymq.model.indexes.packed import PackedRows
 from gantrymq.model.message import Message
 from gantrymq.store.checkpoints.snapshot_file import (
     KEPT,
+    SHARED_BYTES,
     BlockKind,
     SnapshotError,
     SnapshotFiles,
@@ -528,3 +529,13 @@ TestHistories.settings = settings(
 def test_files_of_a_directory_that_is_not_there() -> None:
     assert SnapshotFiles(CrashFiles(), Path("/nowhere")).names() == []
     assert Snapshots.__doc__
+
+
+def test_equal_values_of_a_snapshot_are_one_object() -> None:
+    row = b"r" * SHARED_BYTES
+    tables: dict[str, dict[str, bytes]] = {}
+    shared: dict[Any, Any] = {}
+    for table, values in (("a", [row, bytes(bytearray(row))]), ("b", [bytes(bytearray(row)), row + b"."])):
+        read_rows(rows_block(table, ["1", "2"], values)[9:], tables, shared)
+    assert tables["a"]["1"] is tables["a"]["2"] is tables["b"]["1"]
+    assert tables["b"]["2"] == row + b"."
