@@ -49,6 +49,8 @@ PINS_MS: Final = 60_000
 """Between two passes over what queues and sessions hold back."""
 STAY_MS: Final = 60_000
 """A segment that had to stay is surveyed again after so long."""
+REUNION_MS: Final = 60_000
+"""After a start: clients and gateways come back, and consumer groups say what they want (RocketMQ's clients every 30 s)."""
 SLICE_US: Final = 1_000
 SLICE_EVERY_MS: Final = 10
 """A survey of a million cursors takes a tenth of the loop's time at most."""
@@ -126,7 +128,8 @@ class Retention:
     # --- the clock
 
     def start(self) -> None:
-        """Look at the disk now and then for ever."""
+        """Look at the disk now and then for ever. Nothing goes early before those who were connected are so again."""
+        self._early_at = self._broker.wheel.now_ms() + REUNION_MS
         self._tick(self._broker.wheel.now_ms())
 
     def _tick(self, now_ms: int) -> None:

@@ -235,6 +235,20 @@ def test_a_group_without_an_offset_keeps_all_while_it_is_connected() -> None:
     assert node.goes()
 
 
+def test_after_a_start_nothing_goes_early_for_a_minute() -> None:
+    """Until then nobody knows who was connected."""
+    node, cursor = exchange()
+    node.send(400, "a")
+    node.acknowledge(cursor)
+    node = node.again()
+    node.retention.start()
+    node.wheel.advance(50_000)
+    assert node.retain() == 0
+    assert node.retention.deleted == 0
+    node.wheel.advance(10_000)
+    assert node.goes()
+
+
 def test_pop_consumers_keep_what_they_have_not_popped() -> None:
     node, cursor = exchange()
     node.broker.topics.create(TopicConfig("t", 1, 1))
