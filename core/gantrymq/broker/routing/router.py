@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from importlib.metadata import entry_points
+from itertools import chain
 from sys import intern
 from typing import Any
 
 from gantrymq.broker.matches import NO_MATCH, RouteMatch, Tap
 from gantrymq.broker.port import Done, Route
 from gantrymq.broker.routing.api import RouteSet
+from gantrymq.broker.routing.plain import PlainRoutes
 from gantrymq.broker.topics import CACHE_MAX, Topic
 from gantrymq.model.dialect import quick_json
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -68,8 +70,10 @@ class Router:
         self._stored = stored
         self._topics = topics
         self._targets: dict[int, _Target] = {}
+        """Of those that are not in `_plain`, as `_by_id` and `_by_light`."""
         self._by_id: dict[str, int] = {}
         self._by_light: MultiMap[int, str] = MultiMap()
+        self._plain = PlainRoutes()
         self._next = 1
         self._used: dict[str, int] = {}
         self._any_topic = 0
@@ -93,6 +97,10 @@ class Router:
         target = _Target(route.kind, topic, route.light)
         number = self._install(target, route.expression)
         self._forget(route.route_id)
+        simple = not target.uncached and target.home is None
+        if simple and self._plain.put(route.route_id, number, target.kind, topic, route.light):
+            del self._targets[number]
+            return
         self._by_id[route.route_id] = number
         if route.light:
             self._by_light.add(route.light, route.route_id)
@@ -115,13 +123,16 @@ class Router:
     @property
     def routes(self) -> dict[str, Route]:
         """Durable routes by id, put together anew each time."""
-        return {route_id: route for route_id in self._by_id if (route := self._durable(route_id)) is not None}
+        ids = chain(self._by_id, self._plain.ids())
+        return {route_id: route for route_id in ids if (route := self._durable(route_id)) is not None}
 
     def _durable(self, route_id: str) -> Route | None:
         """The route in force."""
         line = self._unstored.get(route_id)
-        if line is not None or route_id not in self._by_id:
-            return line[-1] if line is not None else None
+        if line is not None:
+            return line[-1]
+        if route_id not in self._by_id and not self._plain.number(route_id):
+            return None
         row = self._stored(route_id)
         return route_from_bytes(route_id, row) if row is not None else None
 
@@ -144,20 +155,23 @@ class Router:
         return self._forget(route_id)
 
     def _forget(self, route_id: str) -> bool:
-        number = self._by_id.pop(route_id, None)
-        if number is None:
-            return False
+        number = self._by_id.pop(route_id, 0)
+        if not number:
+            if plain := self._plain.number(route_id):
+                self._uninstall(plain)
+            return bool(plain)
         self._by_light.discard(self._targets[number].light, route_id)
         self._uninstall(number)
         return True
 
     def routes_of_light(self, light: int) -> list[str]:
         """Ids of the routes into a light queue."""
-        return list(self._by_light.of(light))
+        number = self._plain.number_of_light(light)
+        return [*([self._plain.id_of(number)] if number else []), *self._by_light.of(light)]
 
     def lights(self) -> set[int]:
         """Light queues that durable routes lead to."""
-        return {target.light for target in self._targets.values()} - {0}
+        return {target.light for target in self._targets.values()} - {0} | set(self._plain.lights())
 
     def add_volatile(self, tap: Tap, number: int, kind: str, topic: str | None, expression: str) -> None:
         """A route into a tap; the same number again replaces it. Raises ILLEGAL_ARGUMENT."""
@@ -195,9 +209,11 @@ class Router:
             matched = routes.match(message)
             repeats = repeats and not routes.read_more
             for number in matched:
-                target = targets[number]
                 kinds.add(kind)
-                if target.tap is not None:
+                target = targets.get(number)
+                if target is None:
+                    lights.add(self._plain.light(number))
+                elif target.tap is not None:
                     taps.setdefault(target.tap, set()).add(target.number)
                 elif target.light:
                     lights.add(target.light)
@@ -226,7 +242,7 @@ class Router:
                 ErrorCode.ILLEGAL_ARGUMENT,
                 f"route kind {target.kind!r} is not installed here; known: {', '.join(sorted(self._sets)) or 'none'}",
             )
-        if len(self._targets) >= ROUTES_MAX:
+        if len(self._targets) + self._plain.count >= ROUTES_MAX:
             raise GantryError(
                 ErrorCode.LIMIT_REACHED, f"{ROUTES_MAX} routes exist; remove subscriptions or bindings first"
             )
@@ -245,7 +261,10 @@ class Router:
         return number
 
     def _uninstall(self, number: int) -> None:
-        target = self._targets.pop(number)
+        target = self._targets.pop(number, None)
+        if target is None:
+            target = _Target(*self._plain.form(number), 0, None, 0)
+            self._plain.take(number)
         leading = self._leading_to(target)
         self._sets[target.kind].remove(number)
         left = self._used[target.kind] - 1
