@@ -263,7 +263,7 @@ class Router:
     def _uninstall(self, number: int) -> None:
         target = self._targets.pop(number, None)
         if target is None:
-            target = _Target(*self._plain.form(number), 0, None, 0)
+            target = _Target(*self._plain.form(number), 0)
             self._plain.take(number)
         leading = self._leading_to(target)
         self._sets[target.kind].remove(number)
