@@ -90,6 +90,28 @@ def test_most_take_no_object() -> None:
     assert (site.router._plain.count, len(site.router._targets)) == (1, 1)
 
 
+def test_one_that_reads_the_body_has_its_object() -> None:
+    site = Site()
+    site.add("prefix/1", "a", "!yes", 1)
+    topic = site.topics["a"]
+    for body, lights in ((b"yes", (1,)), (b"no", ()), (b"yes", (1,))):
+        assert not topic.cache
+        assert site.router.route(topic, Message("a", body, b"", "")).lights == lights
+    assert site.router._plain.count == 0
+    site.remove("prefix/1")
+    site.router.route(topic, Message("a", b"no", b"", ""))
+    assert topic.cache
+
+
+def test_one_that_is_about_a_topic_that_it_does_not_name_has_its_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PrefixRoutes, "home", lambda self, expression: expression or None)
+    site = Site()
+    site.add("prefix/1", None, "b", 1)
+    assert site.router.names_topic("b")
+    site.remove("prefix/1")
+    assert not site.router.names_topic("b")
+
+
 def test_one_costs_a_few_bytes() -> None:
     plain, count = PlainRoutes(), 20_000
     tracemalloc.start()

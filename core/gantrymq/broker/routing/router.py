@@ -97,7 +97,7 @@ class Router:
         target = _Target(route.kind, topic, route.light)
         number = self._install(target, route.expression)
         self._forget(route.route_id)
-        simple = not target.uncached and target.home is None
+        simple = self._targets[number] is target  # it did not become a wide one
         if simple and self._plain.put(route.route_id, number, target.kind, topic, route.light):
             del self._targets[number]
             return
