@@ -57,6 +57,11 @@ ONE_WAY: Final = frozenset(
 )
 """Calls without `on_done`: no answer."""
 
+CHECK_EVERY_MS: Final = 1_000
+SILENT_CHECKS: Final = 8
+"""A gateway says hello every second; one from which nothing came from one check to the next so many times is gone (its host is, or it was stopped):
+what it holds is free for others. Checks are counted, not time: a broker that was stopped itself first reads what came meanwhile."""
+
 RECORDS_PER_FRAME: Final = 512
 """Records of a tap in one notice, so that a frame stays far below the frame limit with ordinary bodies."""
 
@@ -148,14 +153,29 @@ def _fitting(records: list[Message | None]) -> int:
 
 
 class GatewaySession:
-    """`send(frame)` puts a frame into the connection's outbox and marks it."""
+    """`send(frame)` puts a frame into the connection's outbox and marks it; `end()` closes the connection at once; `begun()`: bytes of a frame that
+    is on its way."""
 
-    def __init__(self, broker: Broker, peer: str, send: Callable[[bytes], None]) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        peer: str,
+        send: Callable[[bytes], None],
+        end: Callable[[], None] = lambda: None,
+        begun: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._broker = broker
         self._port = LocalBrokerPort(broker)
         self._peer = peer
         self._send = send
+        self._end = end
+        self._begun = begun
         self._open = True
+        self._greeted = False
+        self._handled = 0
+        self._heard = (0, 0)
+        self._silent = 0
+        """Checks since something came."""
         self._notices = 0
         self._round = 0
         """Submits of an earlier round were sent before the gateway knew that something before them was refused for now."""
@@ -220,6 +240,7 @@ class GatewaySession:
 
     def handle(self, command: Command) -> None:
         """One request of the gateway; never raises for what the peer sent."""
+        self._handled += 1
         try:
             arguments = decode_call(command.code, command.body)
             call = self._calls[command.code]
@@ -270,7 +291,27 @@ class GatewaySession:
                 ),
             )
             return
+        if not self._greeted:
+            self._greeted = True
+            self._arm()
         done(token, [PROTOCOL_VERSION, self._port.body_bytes_max()])
+
+    def _arm(self) -> None:
+        wheel = self._broker.wheel
+        wheel.call_at(wheel.now_ms() + CHECK_EVERY_MS, self._check)
+
+    def _check(self, now_ms: int) -> None:
+        """Whether it still says something."""
+        if not self._open:
+            return
+        heard = (self._handled, self._begun())
+        self._silent = self._silent + 1 if heard == self._heard else 0
+        self._heard = heard
+        if self._silent < SILENT_CHECKS:
+            self._arm()
+            return
+        log.warning("%s: this gateway said nothing for %d s; its connection ends", self._peer, SILENT_CHECKS)
+        self._end()
 
     def _add_route(self, row: RouteRow, token: Command, done: Callable[[Any, Any], None]) -> None:
         self._port.add_route(Route(row.route_id, row.kind, row.topic, row.expression, row.light), token, done)

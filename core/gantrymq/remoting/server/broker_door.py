@@ -587,8 +587,11 @@ class BrokerConnection(RemotingDoor):
     def _gateway_request(self, command: Command) -> None:
         """A gateway process on the other side: its calls go to a session of its own."""
         if self._gateway is None:
-            self._gateway = self.shared.open_session(self.link.peer, self._send_frame)
+            self._gateway = self.shared.open_session(self.link.peer, self._send_frame, self.link.abort, self._begun)
         self._gateway.handle(command)
+
+    def _begun(self) -> int:
+        return self.connection.reader.pending_bytes
 
     def _send_frame(self, frame: bytes) -> None:
         self.connection.outbox.append(frame)

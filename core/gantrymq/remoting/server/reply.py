@@ -26,8 +26,9 @@ class GatewaySession(Protocol):
         """The connection is gone."""
 
 
-OpenSession = Callable[[str, Callable[[bytes], None]], GatewaySession]
-"""`open(peer, send)`: a session for the gateway process at that address; `send(frame)` is how it answers."""
+OpenSession = Callable[[str, Callable[[bytes], None], Callable[[], None], Callable[[], int]], GatewaySession]
+"""`open(peer, send, end, begun)`: a session for the gateway process at that address; `send(frame)` is how it answers, `end()` closes its
+connection at once, and `begun()` tells how much of a frame is there that is not whole."""
 
 
 class Reply(Protocol):

@@ -8,7 +8,7 @@ import pytest
 
 from gantrymq.cluster.wire import client as gateway_client
 from gantrymq.cluster.wire.codec import PROTOCOL_VERSION, GatewayCode, decode_body, encode_body, unpack_error
-from gantrymq.cluster.wire.server import CONTINUATIONS_MAX, STATS_MAX, GatewaySession
+from gantrymq.cluster.wire.server import CHECK_EVERY_MS, CONTINUATIONS_MAX, SILENT_CHECKS, STATS_MAX, GatewaySession
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.limits import FRAME_BYTES_MAX
 from gantrymq.model.tables import message_rows
@@ -31,8 +31,14 @@ class Asker:
 
     def __init__(self, bench: Bench) -> None:
         self.frames: list[bytes] = []
-        self.session = GatewaySession(bench.broker, "test", self.frames.append)
+        self.ended = 0
+        self.begun = 0
+        self.session = GatewaySession(bench.broker, "test", self.frames.append, self.end, lambda: self.begun)
         self.opaque = 0
+
+    def end(self) -> None:
+        self.ended += 1
+        self.session.close()
 
     def ask(self, code: GatewayCode, *arguments: Any) -> Any:
         self.opaque += 1
@@ -164,3 +170,42 @@ def test_a_message_that_is_a_row_is_checked_as_the_row(bench: Bench) -> None:
     assert bench.broker.tables.rows("kept") == {"k": b"Hx"}
     assert submit("", message_rows.row_pair("other", b"H")) == [1]
     assert bench.broker.tables.rows("kept") == {"k": b"Hx"}
+
+
+def silence(bench: Bench, checks: int) -> None:
+    for _ in range(checks):
+        bench.wheel.advance(CHECK_EVERY_MS)
+
+
+def test_a_gateway_that_says_nothing_any_more_holds_nothing(bench: Bench) -> None:
+    asker, other = Asker(bench), Asker(bench)
+    asker.ask(GatewayCode.HELLO, PROTOCOL_VERSION)
+    asker.ask(GatewayCode.TAKE_LEASE, "name", False, None)
+    silence(bench, SILENT_CHECKS)
+    asker.ask(GatewayCode.HELLO, PROTOCOL_VERSION)
+    silence(bench, SILENT_CHECKS)
+    assert asker.ended == 0
+    assert other.ask(GatewayCode.TAKE_LEASE, "name", False, None) is ErrorCode.LEASE_HELD
+    silence(bench, 1)
+    assert asker.ended == 1
+    assert isinstance(other.ask(GatewayCode.TAKE_LEASE, "name", False, None), int)
+    silence(bench, 2 * SILENT_CHECKS)
+    assert (asker.ended, other.ended) == (1, 0), "who says no hello is no gateway process"
+
+
+def test_a_gateway_whose_large_frame_is_on_its_way_says_something(bench: Bench) -> None:
+    asker = Asker(bench)
+    asker.ask(GatewayCode.HELLO, PROTOCOL_VERSION)
+    for _ in range(2 * SILENT_CHECKS):
+        asker.begun += 1000
+        silence(bench, 1)
+    assert asker.ended == 0
+
+
+def test_a_broker_that_was_stopped_itself_ends_no_gateway_for_that(bench: Bench) -> None:
+    asker = Asker(bench)
+    asker.ask(GatewayCode.HELLO, PROTOCOL_VERSION)
+    silence(bench, 2)
+    bench.wheel.manual_clock.advance(100 * CHECK_EVERY_MS)
+    bench.wheel.advance(1)
+    assert asker.ended == 0
