@@ -49,10 +49,9 @@ async def answering(groups: dict[str, str]) -> asyncio.Server:
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         frames = FrameReader()
-        while not (asked := frames.feed(await reader.read(65536))):
-            pass
-        writer.write(codec.encode(Command(0, None, body, asked[0].opaque, FLAG_RESPONSE)))
-        await reader.read()
+        while data := await reader.read(65536):
+            for asked in frames.feed(data):
+                writer.write(codec.encode(Command(0, None, body, asked.opaque, FLAG_RESPONSE)))
         writer.close()
 
     return await asyncio.start_server(serve, "127.0.0.1", 0)
@@ -79,12 +78,16 @@ class Broker:
 
     def __init__(self, talks: bool) -> None:
         self.talks = talks
+        self.served: set[asyncio.Task[None]] = set()
         self.asked = asyncio.Event()
         """A second hello came."""
         self.talked = asyncio.Event()
         """It said something else for longer than anybody waits for a broker that says nothing."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.served.add(task)
         frames, mine = FrameReader(), 0
         while data := await reader.read(65536):
             for asked in frames.feed(data):
@@ -95,8 +98,9 @@ class Broker:
                 else:
                     self.asked.set()
                     if self.talks:
-                        self.talk(writer, 20)
+                        self.talk(writer, 6)
         writer.close()
+        await writer.wait_closed()
 
     def talk(self, writer: asyncio.StreamWriter, left: int) -> None:
         if not left:
@@ -111,7 +115,7 @@ def kept(
 ) -> list[bool]:
     """States of the port while `wait(lost)` goes on."""
     monkeypatch.setattr(dial, "HELLO_EVERY_S", 0.05)
-    monkeypatch.setattr(dial, "SILENCE_S", 0.2)
+    monkeypatch.setattr(dial, "SILENCE_S", 1.0 if broker.talks else 0.2)
     states: list[bool] = []
 
     async def keep() -> None:
@@ -133,6 +137,7 @@ def kept(
                     await wait(lost)
                 dialer.close()
                 await keeping
+        await asyncio.wait(broker.served)
 
     asyncio.run(keep())
     return states
