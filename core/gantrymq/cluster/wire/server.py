@@ -182,8 +182,11 @@ class GatewaySession:
         self._watched: set[str] = set()
         self._long: dict[int, _Long] = {}
         self._next_long = 1
+        self._calls = self._by_code()
+
+    def _by_code(self) -> dict[int, Callable[..., None]]:
         port = self._port
-        self._calls: dict[int, Callable[..., None]] = {
+        return {
             GatewayCode.HELLO: self._hello,
             GatewayCode.SUBMIT: self._submit,
             GatewayCode.SUBMIT_WITH: self._submit,
