@@ -9,7 +9,7 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Coroutine
-from typing import Annotated, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
@@ -17,6 +17,9 @@ from gantrymq.cli import completion
 from gantrymq.launch.exit_codes import EXIT_FAILED, EXIT_USAGE
 from gantrymq.logs import complain
 from gantrymq.model.errors import ConfigError, ErrorCode, GantryError
+
+if TYPE_CHECKING:
+    from gantrymq.client.accounts import Accounts
 
 Nameserver = Annotated[
     str | None, typer.Option(metavar="HOST:PORT[;...]", help="Default: NAMESRV_ADDR, else 127.0.0.1:9876.")
@@ -112,6 +115,17 @@ def run(work: Work, nameserver: str | None, /, **arguments: Any) -> None:
                 raise await in_words(admin, error, arguments) from None
 
     with_exit_code(lambda: anyio.run(main), nameserver)
+
+
+def run_accounts(work: Callable[[Accounts], Coroutine[Any, Any, None]], nameserver: str | None) -> None:
+    """As `run`, for commands about users, their groups, tokens and policies."""
+
+    async def of_admin(admin: Any) -> None:
+        from gantrymq.client.accounts import Accounts
+
+        await work(Accounts(admin))
+
+    run(of_admin, nameserver)
 
 
 def with_exit_code(call: Callable[[], object], nameserver: str | None) -> None:

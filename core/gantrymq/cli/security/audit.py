@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import anyio
 import typer
 
-from gantrymq.cli.options import Json, Nameserver, run
+from gantrymq.cli.options import Json, Nameserver, run_accounts
 from gantrymq.cli.screen import CONSOLE, listing, plain
+
+if TYPE_CHECKING:
+    from gantrymq.client.accounts import Accounts
 
 FOLLOW_S: Final = 1.0
 """Between two looks at the brokers."""
@@ -35,10 +38,7 @@ def audit(
         bad = event["kind"] == "denied" or (event["kind"] == "login" and not event.get("good"))
         return (not user or event.get("user") == user) and (not kind or event["kind"] == kind) and (bad or not failed)
 
-    async def work(admin: Any) -> None:
-        from gantrymq.client.accounts import Accounts
-
-        accounts = Accounts(admin)
+    async def work(accounts: Accounts) -> None:
         after: dict[str, int] = {}
         while True:
             found = await accounts.audit(after, last)
@@ -50,7 +50,7 @@ def audit(
                     return
                 await anyio.sleep(FOLLOW_S)
 
-    run(work, nameserver)
+    run_accounts(work, nameserver)
 
 
 def show_events(events: Events, json_: bool, several: bool) -> None:
@@ -77,16 +77,14 @@ def show_events(events: Events, json_: bool, several: bool) -> None:
 def status(nameserver: Nameserver = None, json_: Json = False) -> None:
     """What is open to whom at each broker, and what is weak."""
 
-    async def work(admin: Any) -> None:
-        from gantrymq.client.accounts import Accounts
-
-        for broker, found in (await Accounts(admin).status()).items():
+    async def work(accounts: Accounts) -> None:
+        for broker, found in (await accounts.status()).items():
             if json_:
                 sys.stdout.write(json.dumps({"broker": broker, **found}, ensure_ascii=False) + "\n")
             else:
                 show_status(broker, found)
 
-    run(work, nameserver)
+    run_accounts(work, nameserver)
 
 
 def show_status(broker: str, found: dict[str, Any]) -> None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import sys
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from gantrymq.auth.resources import Kind
 from gantrymq.cli import completion
-from gantrymq.cli.options import Json, Nameserver, run
+from gantrymq.cli.options import Json, Nameserver, run_accounts
 from gantrymq.launch.exit_codes import EXIT_FAILED
 from gantrymq.model import names
+
+if TYPE_CHECKING:
+    from gantrymq.client.accounts import Accounts
 
 SHARE: Final = "$share/"
 
@@ -76,16 +79,14 @@ def explain(
     """Whether a user may do something, and which rule says so. Exit code 1: it may not."""
     allowed: list[bool] = []
 
-    async def work(admin_: Any) -> None:
-        from gantrymq.client.accounts import Accounts
-
+    async def work(accounts: Accounts) -> None:
         host = f"[{address}]" if ":" in address else address
         asked = question(door, action, resource, vhost, topic)
-        found = await Accounts(admin_).explain(user=user, clientId=client_id, address=f"{host}:0", **asked)
+        found = await accounts.explain(user=user, clientId=client_id, address=f"{host}:0", **asked)
         allowed.append(found["allowed"])
         text = f"{'allowed' if found['allowed'] else 'refused'}: {found['rule']}"
         sys.stdout.write((json.dumps(found, ensure_ascii=False) if json_ else text) + "\n")
 
-    run(work, nameserver)
+    run_accounts(work, nameserver)
     if not allowed[0]:
         raise typer.Exit(EXIT_FAILED)

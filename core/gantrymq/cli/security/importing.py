@@ -6,15 +6,18 @@ import json
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from gantrymq.cli.options import Json, Nameserver, run
+from gantrymq.cli.options import Json, Nameserver, run_accounts
 from gantrymq.cli.screen import CONSOLE, listing, plain
 from gantrymq.cli.security.imports.found import Found, ImportFileError
 from gantrymq.launch.exit_codes import EXIT_FAILED
 from gantrymq.logs import complain
+
+if TYPE_CHECKING:
+    from gantrymq.client.accounts import Accounts
 
 FILE_BYTES_MAX: Final = 64 << 20
 
@@ -50,12 +53,10 @@ def import_(
         raise typer.Exit(EXIT_FAILED if found.left else 0)
     outcome: dict[str, list[str]] = {}
 
-    async def work(admin: Any) -> None:
-        from gantrymq.client.accounts import Accounts
+    async def work(accounts: Accounts) -> None:
+        outcome.update(await store(accounts, found, replace))
 
-        outcome.update(await store(Accounts(admin), found, replace))
-
-    run(work, nameserver)
+    run_accounts(work, nameserver)
     show(found, outcome, json_)
     if found.left:
         raise typer.Exit(EXIT_FAILED)

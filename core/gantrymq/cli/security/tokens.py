@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import sys
 import time
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gantrymq.cli import completion
-from gantrymq.cli.options import Json, Nameserver, Yes, confirm, run
+from gantrymq.cli.options import Json, Nameserver, Yes, confirm, run_accounts
 from gantrymq.cli.screen import CONSOLE, listing, plain
 from gantrymq.launch.exit_codes import EXIT_FAILED
+
+if TYPE_CHECKING:
+    from gantrymq.client.accounts import Accounts
 
 token_app = typer.Typer()
 
@@ -42,11 +45,9 @@ def add(
     """Make a token and show it: this once, nobody can ask for it later. It stands alone on standard output."""
     from gantrymq.cli.mqtt.commands import seconds_of
 
-    async def work(admin_: Any) -> None:
-        from gantrymq.client.accounts import Accounts
-
+    async def work(accounts: Accounts) -> None:
         expires_ms = int((time.time() + seconds_of(for_)) * 1000)
-        name, text = await Accounts(admin_).add_token(user, expires_ms, note)
+        name, text = await accounts.add_token(user, expires_ms, note)
         if json_:
             made = {"id": name, "username": user, "token": text, "expiresMs": expires_ms, "note": note}
             sys.stdout.write(json.dumps(made, ensure_ascii=False) + "\n")
@@ -55,19 +56,17 @@ def add(
         said = f"token {name} of user {user} is good until {shown(expires_ms)}; it is shown this once"
         typer.echo(said, err=True)
 
-    run(work, nameserver)
+    run_accounts(work, nameserver)
 
 
 @token_app.command("list")
 def list_(user: Users = "", nameserver: Nameserver = None, json_: Json = False) -> None:
     """All tokens, without what they are."""
 
-    async def work(admin_: Any) -> None:
-        from gantrymq.client.accounts import Accounts
+    async def work(accounts: Accounts) -> None:
+        show_tokens(await accounts.tokens(user), json_)
 
-        show_tokens(await Accounts(admin_).tokens(user), json_)
-
-    run(work, nameserver)
+    run_accounts(work, nameserver)
 
 
 @token_app.command()
@@ -75,13 +74,11 @@ def show(name: Id, nameserver: Nameserver = None, json_: Json = False) -> None:
     """One token. Exit code 1: there is none."""
     found: list[dict[str, Any]] = []
 
-    async def work(admin_: Any) -> None:
-        from gantrymq.client.accounts import Accounts
-
-        found.extend([token for token in await Accounts(admin_).tokens() if token["id"] == name])
+    async def work(accounts: Accounts) -> None:
+        found.extend([token for token in await accounts.tokens() if token["id"] == name])
         show_tokens(found, json_)
 
-    run(work, nameserver)
+    run_accounts(work, nameserver)
     if not found:
         raise typer.Exit(EXIT_FAILED)
 
@@ -91,13 +88,11 @@ def delete(name: Id, yes: Yes = False, nameserver: Nameserver = None) -> None:
     """Take a token away; connections that came with it end at once."""
     confirm(f"Delete token {name}?", yes)
 
-    async def work(admin_: Any) -> None:
-        from gantrymq.client.accounts import Accounts
-
-        await Accounts(admin_).delete_token(name)
+    async def work(accounts: Accounts) -> None:
+        await accounts.delete_token(name)
         typer.echo(f"token {name} was deleted")
 
-    run(work, nameserver)
+    run_accounts(work, nameserver)
 
 
 def show_tokens(tokens: list[dict[str, Any]], json_: bool) -> None:

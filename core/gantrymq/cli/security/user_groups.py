@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gantrymq.cli import completion
-from gantrymq.cli.options import EXIT_NOT_FOUND, Json, Nameserver, Yes, confirm, run
+from gantrymq.cli.options import EXIT_NOT_FOUND, Json, Nameserver, Yes, confirm, run_accounts
 from gantrymq.cli.screen import CONSOLE, listing, plain
 from gantrymq.cli.security.policies import only, show_policies
+
+if TYPE_CHECKING:
+    from gantrymq.client.accounts import Accounts
 
 group_app = typer.Typer(help="Groups of users.", no_args_is_help=True)
 
@@ -38,17 +41,14 @@ Leaving = Annotated[
 def add(group: Group, users: Members, nameserver: Nameserver = None) -> None:
     """Let users be in a group, too: its policy holds for them at once."""
 
-    async def work(admin: Any) -> None:
-        from gantrymq.client.accounts import Accounts
-
-        accounts = Accounts(admin)
+    async def work(accounts: Accounts) -> None:
         known = [(name, (await accounts.user(name)).get("groups") or []) for name in users]
         for name, groups in known:
             if group not in groups:
                 await accounts.update_user(name, groups=[*groups, group])
         typer.echo(f"in group {group}: {', '.join(users)}")
 
-    run(work, nameserver)
+    run_accounts(work, nameserver)
 
 
 @group_app.command("list")
@@ -59,13 +59,11 @@ def list_(
 ) -> None:
     """All groups of users."""
 
-    async def work(admin: Any) -> None:
-        from gantrymq.client.accounts import Accounts
-
-        groups = await Accounts(admin).groups()
+    async def work(accounts: Accounts) -> None:
+        groups = await accounts.groups()
         show_groups({name: users for name, users in groups.items() if part in name}, json_)
 
-    run(work, nameserver)
+    run_accounts(work, nameserver)
 
 
 @group_app.command()
@@ -73,16 +71,13 @@ def show(group: Group, nameserver: Nameserver = None, json_: Json = False) -> No
     """One group: its users, and its policy. Exit code 3: there is none."""
     found: dict[str, list[str]] = {}
 
-    async def work(admin: Any) -> None:
-        from gantrymq.client.accounts import Accounts
-
-        accounts = Accounts(admin)
+    async def work(accounts: Accounts) -> None:
         found.update({name: users for name, users in (await accounts.groups()).items() if name == group})
         show_groups(found, json_)
         if found:
             show_policies(only(f"group:{group}", await accounts.policies(f"group:{group}")), json_)
 
-    run(work, nameserver)
+    run_accounts(work, nameserver)
     if not found:
         raise typer.Exit(EXIT_NOT_FOUND)
 
@@ -92,11 +87,9 @@ def delete(group: Group, users: Leaving = None, yes: Yes = False, nameserver: Na
     """Take users out of a group, or the group away with its policy; who loses a right loses it at once."""
     confirm(f"Take {', '.join(users)} out of group {group}?" if users else f"Delete group {group} and its policy?", yes)
 
-    async def work(admin: Any) -> None:
-        from gantrymq.client.accounts import Accounts
+    async def work(accounts: Accounts) -> None:
         from gantrymq.model.errors import ErrorCode, GantryError
 
-        accounts = Accounts(admin)
         members = (await accounts.groups()).get(group)
         if members is None:
             raise GantryError(ErrorCode.NOT_FOUND, f"there is no group {group!r}")
@@ -107,7 +100,7 @@ def delete(group: Group, users: Leaving = None, yes: Yes = False, nameserver: Na
             await accounts.delete_rules(f"group:{group}")
         typer.echo(f"group {group}: {'without ' + ', '.join(users) if users else 'deleted'}")
 
-    run(work, nameserver)
+    run_accounts(work, nameserver)
 
 
 def show_groups(groups: dict[str, list[str]], json_: bool) -> None:

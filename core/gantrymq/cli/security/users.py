@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gantrymq.cli import completion
-from gantrymq.cli.options import EXIT_NOT_FOUND, Json, Nameserver, Yes, confirm, run
+from gantrymq.cli.options import EXIT_NOT_FOUND, Json, Nameserver, Yes, confirm, run_accounts
 from gantrymq.cli.screen import CONSOLE, listing, plain
 from gantrymq.cli.security.audit import audit, status
 from gantrymq.cli.security.explaining import explain
@@ -23,6 +23,9 @@ from gantrymq.cli.security.policies import only, show_policies
 from gantrymq.cli.security.user_groups import group_app
 from gantrymq.launch.exit_codes import EXIT_FAILED, EXIT_USAGE
 from gantrymq.logs import complain
+
+if TYPE_CHECKING:
+    from gantrymq.client.accounts import Accounts
 
 user_app = typer.Typer()
 policy_app = typer.Typer()
@@ -116,13 +119,11 @@ def add(
     if not no_password:
         info["password"] = password_of(password_file, name)
 
-    async def work(admin_: Any) -> None:
-        from gantrymq.client.accounts import Accounts
-
-        await Accounts(admin_).create_user(name, **info)
+    async def work(accounts: Accounts) -> None:
+        await accounts.create_user(name, **info)
         typer.echo(f"user {name} was made")
 
-    run(work, nameserver)
+    run_accounts(work, nameserver)
 
 
 @user_app.command("set")
@@ -146,13 +147,11 @@ def set_(
     if password or password_file is not None:
         info["password"] = password_of(password_file, name)
 
-    async def work(admin_: Any) -> None:
-        from gantrymq.client.accounts import Accounts
-
-        await Accounts(admin_).update_user(name, **info)
+    async def work(accounts: Accounts) -> None:
+        await accounts.update_user(name, **info)
         typer.echo(f"user {name} was changed")
 
-    run(work, nameserver)
+    run_accounts(work, nameserver)
 
 
 @user_app.command("list")
@@ -163,29 +162,24 @@ def list_(
 ) -> None:
     """All users."""
 
-    async def work(admin_: Any) -> None:
-        from gantrymq.client.accounts import Accounts
+    async def work(accounts: Accounts) -> None:
+        show_users(await accounts.users(part), json_)
 
-        show_users(await Accounts(admin_).users(part), json_)
-
-    run(work, nameserver)
+    run_accounts(work, nameserver)
 
 
 @user_app.command()
 def show(name: Name, nameserver: Nameserver = None, json_: Json = False) -> None:
     """One user, its policy and those of its groups."""
 
-    async def work(admin_: Any) -> None:
-        from gantrymq.client.accounts import Accounts
-
-        accounts = Accounts(admin_)
+    async def work(accounts: Accounts) -> None:
         user = await accounts.user(name)
         show_users([user], json_)
         subjects = [f"user:{name}", *[f"group:{group}" for group in user.get("groups") or ()]]
         found = [each for subject in subjects for each in only(subject, await accounts.policies(subject))]
         show_policies(found, json_, "no policy says what it may do")
 
-    run(work, nameserver)
+    run_accounts(work, nameserver)
 
 
 @user_app.command()
@@ -193,13 +187,11 @@ def delete(name: Name, yes: Yes = False, nameserver: Nameserver = None) -> None:
     """Take a user and its policy away; its connections end at once."""
     confirm(f"Delete user {name}?", yes)
 
-    async def work(admin_: Any) -> None:
-        from gantrymq.client.accounts import Accounts
-
-        await Accounts(admin_).delete_user(name)
+    async def work(accounts: Accounts) -> None:
+        await accounts.delete_user(name)
         typer.echo(f"user {name} was deleted")
 
-    run(work, nameserver)
+    run_accounts(work, nameserver)
 
 
 def show_users(users: list[dict[str, Any]], json_: bool) -> None:
@@ -249,13 +241,11 @@ def add_policy(
         "sourceIps": source or [],
     }
 
-    async def work(admin_: Any) -> None:
-        from gantrymq.client.accounts import Accounts
-
-        await Accounts(admin_).add_rules(subject, [rule])
+    async def work(accounts: Accounts) -> None:
+        await accounts.add_rules(subject, [rule])
         typer.echo(f"{subject}: {'deny' if deny else 'allow'} {actions} on {resource}")
 
-    run(work, nameserver)
+    run_accounts(work, nameserver)
 
 
 @policy_app.command("list")
@@ -267,12 +257,10 @@ def list_policies(
 ) -> None:
     """All policies."""
 
-    async def work(admin_: Any) -> None:
-        from gantrymq.client.accounts import Accounts
+    async def work(accounts: Accounts) -> None:
+        show_policies(await accounts.policies(part, resource), json_)
 
-        show_policies(await Accounts(admin_).policies(part, resource), json_)
-
-    run(work, nameserver)
+    run_accounts(work, nameserver)
 
 
 @policy_app.command("show")
@@ -280,10 +268,7 @@ def show_policy(subject: Subject, nameserver: Nameserver = None, json_: Json = F
     """The rules of one subject, and who has them. Exit code 3: there are none."""
     found: list[dict[str, Any]] = []
 
-    async def work(admin_: Any) -> None:
-        from gantrymq.client.accounts import Accounts
-
-        accounts = Accounts(admin_)
+    async def work(accounts: Accounts) -> None:
         found.extend(only(subject, await accounts.policies(subject)))
         show_policies(found, json_)
         word, _, name = subject.partition(":")
@@ -291,7 +276,7 @@ def show_policy(subject: Subject, nameserver: Nameserver = None, json_: Json = F
             members = [user["username"] for user in await accounts.users() if name in (user.get("groups") or ())]
             CONSOLE.print(f"users in it: {plain(', '.join(members)) or 'none'}", soft_wrap=True)
 
-    run(work, nameserver)
+    run_accounts(work, nameserver)
     if not found:
         raise typer.Exit(EXIT_NOT_FOUND)
 
@@ -306,13 +291,11 @@ def delete_policy(
     """Take rules away."""
     confirm(f"Delete the rules of {subject}{' on ' + resource if resource else ''}?", yes)
 
-    async def work(admin_: Any) -> None:
-        from gantrymq.client.accounts import Accounts
-
-        await Accounts(admin_).delete_rules(subject, resource)
+    async def work(accounts: Accounts) -> None:
+        await accounts.delete_rules(subject, resource)
         typer.echo(f"{subject}: deleted")
 
-    run(work, nameserver)
+    run_accounts(work, nameserver)
 
 
 @auth_app.command()
