@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from core.tests.stranger_service import install_stranger
 from gantrymq.config import load, parse_nameservers
 from gantrymq.launch.checks import check_bind
 from gantrymq.launch.exit_codes import EXIT_FAILED, EXIT_USAGE
@@ -407,15 +408,7 @@ def test_connections_stay_below_the_limit_of_open_files(tmp_path: Path, sets: tu
 
 def test_entry_points_of_a_stranger_are_found(tmp_path: Path) -> None:
     """The real discovery: a distribution that nobody here knows brings a service, and its broken setting is judged by it."""
-    info = tmp_path / "stranger-1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stranger\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[gantrymq.services]\nstranger = stranger_service:factory\n")
-    (tmp_path / "stranger_service.py").write_text(
-        "from dataclasses import dataclass\n"
-        "@dataclass(frozen=True)\nclass C:\n    port: int = 0\n"
-        "class S:\n    name = 'stranger'\n    config = C\n    extra_sections = {}\nfactory = S\n"
-    )
+    install_stranger(tmp_path, "port: int = 0")
     done = subprocess.run(
         [sys.executable, "-m", "gantrymq", "gateway", "stranger", "--set", "stranger.prot=1"],
         env=environment() | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},

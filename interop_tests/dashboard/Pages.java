@@ -80,16 +80,11 @@ public class Pages {
     }
 
     public static void main(String[] args) {
-        int code = 0;
-        Pages pages = new Pages(args[0]);
-        try {
+        Program.run(words -> {
+            Pages pages = new Pages(words[0]);
             pages.admin.start();
             pages.run();
-        } catch (Throwable error) {
-            error.printStackTrace();
-            code = 1;
-        }
-        System.exit(code);
+        }, args);
     }
 
     private void run() throws Exception {

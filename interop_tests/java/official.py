@@ -137,8 +137,7 @@ def classes_of(source: Path, classpath: str) -> str:
     """Class path with the class of a program of one file, compiled once per run: `java X.java` compiles at each start."""
     made = Path(tempfile.mkdtemp(prefix="gantry-classes-"))
     atexit.register(shutil.rmtree, made, ignore_errors=True)
-    beside = [source.with_name("Patient.java")] if source.parent == SOURCES else []
-    compile_sources([source, *beside], classpath, made)
+    compile_sources([source], classpath, made)
     return f"{made}{os.pathsep}{classpath}"
 
 
@@ -151,6 +150,8 @@ def compile_sources(sources: Iterable[Path], classpath: str, classes: Path, rele
         "-nowarn",
         "--release",
         release,
+        "-sourcepath",  # what they use of the programs here is compiled with them
+        str(SOURCES),
         "-d",
         str(classes),
         "-cp",

@@ -15,13 +15,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
 
 public class Consume {
     public static void main(String[] arguments) {
-        try {
-            run(arguments);
-        } catch (Throwable error) { // the client's threads would keep the process
-            error.printStackTrace();
-            System.exit(1);
-        }
-        System.exit(0);
+        Program.run(Consume::run, arguments);
     }
 
     /** The client gives each of its questions a few seconds of its own, whatever the machine does beside. */

@@ -129,13 +129,7 @@ public class Produce {
     }
 
     public static void main(String[] arguments) {
-        try {
-            run(arguments);
-        } catch (Throwable error) { // the client's threads would keep the process
-            error.printStackTrace();
-            System.exit(1);
-        }
-        System.exit(0);
+        Program.run(Produce::run, arguments);
     }
 
     static void run(String[] arguments) throws Exception {

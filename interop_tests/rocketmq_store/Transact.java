@@ -6,7 +6,6 @@
 import java.nio.charset.StandardCharsets;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
-import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
@@ -30,31 +29,12 @@ public class Transact {
     }
 
     public static void main(String[] arguments) {
-        try {
-            run(arguments);
-        } catch (Throwable error) { // the client's threads would keep the process
-            error.printStackTrace();
-            System.exit(1);
-        }
-        System.exit(0);
+        Program.run(Transact::run, arguments);
     }
 
     static void say(String text) {
         System.out.println(text);
         System.out.flush();
-    }
-
-    /** On a busy machine the client may find no route, because another of its threads asks the nameserver too long: nothing was sent then. */
-    static TransactionSendResult sent(TransactionMQProducer producer, Message message, String state) throws Exception {
-        for (int attempt = 0; ; attempt++) {
-            try {
-                return producer.sendMessageInTransaction(message, state);
-            } catch (MQClientException error) {
-                if (attempt == 30 || error.getCause() == null || !String.valueOf(error.getCause().getMessage()).contains("No route info")) {
-                    throw error;
-                }
-            }
-        }
     }
 
     static void run(String[] arguments) throws Exception {
@@ -90,7 +70,8 @@ public class Transact {
             Message message = new Message(arguments[at], "tag", arguments[at + 1], body);
             deciding.add(message.getKeys());
             long begun = System.nanoTime();
-            TransactionSendResult result = sent(producer, message, arguments[at + 2]);
+            String state = arguments[at + 2];
+            TransactionSendResult result = Patient.routed(() -> producer.sendMessageInTransaction(message, state));
             if (System.nanoTime() - begun > SLOW_NS) {
                 say("slow " + message.getKeys());
             }

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import typer.main
 
+from core.tests.client.connecting.test_closing import push, receive
 from core.tests.client.fake_cluster import FakeCluster
 from gantrymq.cli import options
 from gantrymq.cli.app import app, run_app
@@ -30,8 +31,6 @@ from gantrymq.client import (
     OutMessage,
     Producer,
     PullConsumer,
-    PushConsumer,
-    SimpleConsumer,
 )
 from gantrymq.client.connecting.routes import MessageQueue
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -256,18 +255,6 @@ async def pull(nameserver: str, what: str) -> None:
             "commit": lambda: consumer.commit({QUEUE: 0}), "seek": lambda: consumer.seek(QUEUE, "latest"),
         }  # fmt: skip
         await calls[what]()
-
-
-async def receive(nameserver: str) -> None:
-    async with SimpleConsumer(nameserver, group="g") as consumer:
-        await consumer.receive("t")
-
-
-async def push(nameserver: str) -> None:
-    consumer = PushConsumer(nameserver, group="g")
-    consumer.subscribe("t", lambda message: None)
-    async with consumer:
-        pass
 
 
 def blocking(nameserver: str, what: str) -> None:

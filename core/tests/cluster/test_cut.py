@@ -220,12 +220,18 @@ def test_a_light_queue_that_is_made_while_its_group_joins_another_gateway_stays(
         assert sorted(take(site, one, cursor)) == sorted(bodies)
 
 
-@pytest.mark.parametrize("fresh", [False, True])
-def test_a_group_that_missed_a_route_is_not_used_alone(fresh: bool) -> None:
-    """What it took would never reach the route's queue, although it was acknowledged."""
+def without_b() -> tuple[Site, ClusterPort]:
+    """A gateway that knows two groups, cut off from the second one."""
     site = Site("a", "b")
     port = site.gateway()
     site.line(port, "b").cut()
+    return site, port
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_group_that_missed_a_route_is_not_used_alone(fresh: bool) -> None:
+    """What it took would never reach the route's queue, although it was acknowledged."""
+    site, port = without_b()
     light, _ = queue(site, port)
     site.line(port, "a").cut()
     if fresh:
@@ -247,9 +253,7 @@ def test_a_group_that_missed_a_route_is_not_used_alone(fresh: bool) -> None:
 
 
 def test_a_group_that_missed_a_route_is_used_when_those_that_know_are_given_up() -> None:
-    site = Site("a", "b")
-    port = site.gateway()
-    site.line(port, "b").cut()
+    site, port = without_b()
     queue(site, port)
     site.line(port, "a").cut()
     site.line(port, "b").mend()
@@ -262,9 +266,7 @@ def test_a_group_that_missed_a_route_is_used_when_those_that_know_are_given_up()
 
 def test_a_group_that_missed_a_route_is_used_when_those_that_know_stay_away(caplog: pytest.LogCaptureFixture) -> None:
     """Registered, but out of reach of this gateway: an outage that does not end is worse than one queue without its messages."""
-    site = Site("a", "b")
-    port = site.gateway()
-    site.line(port, "b").cut()
+    site, port = without_b()
     light, _ = queue(site, port)
     site.line(port, "a").cut()
     site.line(port, "b").mend()
@@ -288,9 +290,7 @@ def test_a_group_that_missed_a_route_is_used_when_those_that_know_stay_away(capl
 @pytest.mark.parametrize("leaves", [False, True])
 def test_the_time_of_refusals_begins_anew_with_each_outage(leaves: bool) -> None:
     """Whether the one that is refused is there when the other one comes, or not."""
-    site = Site("a", "b")
-    port = site.gateway()
-    site.line(port, "b").cut()
+    site, port = without_b()
     for number in range(2):
         queue(site, port, number)
         site.line(port, "a").cut()
@@ -307,9 +307,7 @@ def test_the_time_of_refusals_begins_anew_with_each_outage(leaves: bool) -> None
 
 
 def test_a_group_that_missed_only_what_is_gone_again_is_used_alone() -> None:
-    site = Site("a", "b")
-    port = site.gateway()
-    site.line(port, "b").cut()
+    site, port = without_b()
     queue(site, port, 1)
     queue(site, port, 2)
     assert site.call(port, "remove_routes", ["r1"]) is None
@@ -329,9 +327,7 @@ def test_a_group_that_missed_only_what_is_gone_again_is_used_alone() -> None:
 
 def test_the_routes_that_a_group_missed_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_group, "MISSED_MAX", 3)
-    site = Site("a", "b")
-    port = site.gateway()
-    site.line(port, "b").cut()
+    site, port = without_b()
     for number in range(5):
         queue(site, port, number)
     (group,) = [group for group in port.groups if group.name == "b"]

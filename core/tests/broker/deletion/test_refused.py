@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,8 @@ from tests.broker.node import Node, full_disk
 from tests.store.crash_states import CrashFiles
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gantrymq.store.testing import MemoryFileSystem
 
 FULL_MS = 5_000
@@ -114,7 +117,9 @@ def test_a_purge_that_was_refused_holds(files: MemoryFileSystem) -> None:
     assert take(killed(node), cursor) == []
 
 
-def test_many_cursors_are_written_a_part_at_a_time(files: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def five_on_a_full_disk(files: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Node, list[int]]]:
+    """Five queues with three entries each, of which two were acknowledged while the disk was full; it is full meanwhile."""
     monkeypatch.setattr(settled_module, "STATES_AT_ONCE", 2)
     node = Node(files, False)
     queues = [queue(node)[1] for _ in range(5)]
@@ -122,6 +127,11 @@ def test_many_cursors_are_written_a_part_at_a_time(files: MemoryFileSystem, monk
     with full_disk(files):
         for cursor in queues:
             settle(node, cursor, take(node, cursor, 2))
+        yield node, queues
+
+
+def test_many_cursors_are_written_a_part_at_a_time(files: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    with five_on_a_full_disk(files, monkeypatch) as (node, queues):
         node.port.delete_cursor(queues[4], None, lambda token, result: None)
         node.turn.run_until_quiet()
     node.wheel.advance(1_000)
@@ -136,26 +146,15 @@ def test_many_cursors_are_written_a_part_at_a_time(files: MemoryFileSystem, monk
 
 def test_a_clean_stop_writes_all_that_was_refused(files: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
     """The timer would have come to a part of it."""
-    monkeypatch.setattr(settled_module, "STATES_AT_ONCE", 2)
-    node = Node(files, False)
-    queues = [queue(node)[1] for _ in range(5)]
-    send(node, 3)
-    with full_disk(files):
-        for cursor in queues:
-            settle(node, cursor, take(node, cursor, 2))
+    with five_on_a_full_disk(files, monkeypatch) as (node, queues):
+        pass
     node.stop()
     again = Node(files, False)
     assert [bodies(take(again, cursor)) for cursor in queues] == [[2]] * 5
 
 
 def test_a_disk_that_is_still_full_holds_no_stop_up(files: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settled_module, "STATES_AT_ONCE", 2)
-    node = Node(files, False)
-    queues = [queue(node)[1] for _ in range(5)]
-    send(node, 3)
-    with full_disk(files):
-        for cursor in queues:
-            settle(node, cursor, take(node, cursor, 2))
+    with five_on_a_full_disk(files, monkeypatch) as (node, queues):
         node.broker.close()
     assert [len(take(killed(node), cursor)) for cursor in queues] == [3] * 5
 

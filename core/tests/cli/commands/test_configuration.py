@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from core.tests.stranger_service import install_stranger
 from gantrymq.cli.app import run_app
 from gantrymq.cli.commands import configuration
 from gantrymq.cli.settings import check as config_check
@@ -243,15 +244,7 @@ def test_enumerations_and_secrets_as_json() -> None:
 
 
 def test_a_stranger_s_service_is_part_of_everything(tmp_path: Path) -> None:
-    info = tmp_path / "stranger-1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stranger\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[gantrymq.services]\nstranger = stranger_service:factory\n")
-    (tmp_path / "stranger_service.py").write_text(
-        "from dataclasses import dataclass\n"
-        '@dataclass(frozen=True)\nclass C:\n    port: int = 99\n    wait_ms: int = 5\n    """How long it waits."""\n'
-        "class S:\n    name = 'stranger'\n    config = C\n    extra_sections = {}\nfactory = S\n"
-    )
+    install_stranger(tmp_path, "port: int = 99", "wait_ms: int = 5", '"""How long it waits."""')
     (tmp_path / "gantry.toml").write_text("[stranger]\nwait_m = 5\n")
 
     def gantry(*words: str) -> subprocess.CompletedProcess[str]:

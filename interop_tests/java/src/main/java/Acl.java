@@ -31,13 +31,7 @@ public final class Acl {
     static String nameserver;
 
     public static void main(String[] args) {
-        try {
-            run(args);
-        } catch (Throwable error) { // the client's threads would keep the process
-            error.printStackTrace();
-            System.exit(1);
-        }
-        System.exit(0);
+        Program.run(Acl::run, args);
     }
 
     static void run(String[] args) throws Exception {
