@@ -19,6 +19,7 @@ from gantrymq.model.message import LOOPBACK_HOST, Message
 from gantrymq.model.names import java_hash, light_name
 from gantrymq.model.properties import OWN_CRC_SIZE, own_crc
 from gantrymq.model.sysflag import STORE_HOST_V6
+from gantrymq.store.light.recent import Recent
 from gantrymq.store.log import record
 from gantrymq.store.log.groups import CONTINUATION, DISPATCH_TOPIC, PAIR, group_head
 from gantrymq.store.log.record import HEAD, SHORT
@@ -102,6 +103,7 @@ class Appender:
         """Records end with a CRC of all that is before it."""
         self.store_host = LOOPBACK_HOST
         self._host_flag = 0
+        self.recent = Recent()
         self.index_pending: deque[tuple[str, tuple[str, ...], int, int]] = deque()
         """(topic, keys, physical offset, store ms) of records not yet in the index; without keys: those of a block, which are in `hashed`."""
         self.hashed: dict[int, tuple[list[int], list[int], int]] = {}
@@ -333,6 +335,7 @@ class Appender:
             self.spread.begin(unit)
         else:
             self._lights.add_all(targets, *unit)
+            self.recent.add(message, unit[0], unit[1])
         for name in message.lmq:
             queue = self._client_queue(name)
             if not queue.pending:
@@ -427,6 +430,7 @@ class Appender:
 
     def _take_back(self, batch: Sequence[Message], lights: Sequence[tuple[int, ...]], start: int) -> None:
         """Undo the dispatch of every record at or above `start`, newest first."""
+        self.recent.clear()
         names = {(message.topic, message.queue_id) for message in batch} | {(DISPATCH_TOPIC, 0)}
         names |= {(name, 0) for message in batch for name in message.lmq}
         for name, queue_id in names:

@@ -553,6 +553,17 @@ class StoreReader:
                     found[index] = None
         return found
 
+    def get_entries(self, refs: Sequence[tuple[int, int]]) -> list[Message | None]:
+        """As `get_many` for entries of light queues, None for what the disk cannot read, too. They may be others' messages as well: not to be changed."""
+        recent, hot_from = self._appender.recent, self._log.hot_from
+        found = [recent.find(position, size) if position >= hot_from else None for position, size in refs]
+        missing = [index for index, message in enumerate(found) if message is None]
+        if missing:
+            read = self.get_many([refs[index] for index in missing], [])
+            for index, message in zip(missing, read, strict=True):
+                found[index] = message
+        return found
+
     def _decode_all(
         self, refs: Sequence[tuple[int, int | None]], unreadable: list[int] | None = None
     ) -> list[Message | None]:

@@ -97,5 +97,8 @@ class FakeStore:
     ) -> list[bytes | None]:
         return [None] * len(units)
 
+    def get_entries(self, refs: list[tuple[int, int]]) -> list[Message | None]:
+        return self.get_many(refs)
+
     def run_background(self, budget_us: int) -> bool:
         return False

@@ -300,7 +300,8 @@ class Cursors(CursorTable):
             units += fresh
         keep = self.within(units, bytes_max)
         del offsets[keep:], units[keep:]
-        found = self._reader.get_many([(unit[0], unit[1]) for unit in units], [])
+        refs = [(unit[0], unit[1]) for unit in units]
+        found = self._reader.get_entries(refs) if cursor.light else self._reader.get_many(refs, [])
         return offsets, found, min(back, keep), self.quarantined.damaged(cursor, offsets, units, found)
 
     def take(self, cursor: Cursor, seen: Seen, holder: int, count_max: int, port: int = 0) -> list[Delivery]:

@@ -1,0 +1,52 @@
+"""Messages that entered light queues a moment ago, as they were handed in: who reads such a queue as it is filled need not decode them again.
+
+What is found here is what the record says, less the spelling of its properties' end; whoever gets it must not change it, as with a tap's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gantrymq.model.message import PLAIN
+
+if TYPE_CHECKING:
+    from gantrymq.model.message import Message
+
+RECENT_MAX: Final = 1_024
+"""Messages kept at least, and twice as many at most, unless they are large: readers that keep up are behind by what one or two turns append."""
+RECENT_BYTES_MAX: Final = 1024 * 1024
+"""Bytes of their records, in the same way."""
+
+
+class Recent:
+    """By position in the log. The older half goes when the newer one is full."""
+
+    __slots__ = ("_bytes", "_newer", "_older")
+
+    def __init__(self) -> None:
+        self._newer: dict[int, Message] = {}
+        self._older: dict[int, Message] = {}
+        self._bytes = 0
+
+    def add(self, message: Message, position: int, size: int) -> None:
+        """A message that is being stored there."""
+        if message.kind != PLAIN or message.sys_flag or message.lmq:
+            return  # it gets its own topic back, or its record is none of the plain ones
+        if len(self._newer) >= RECENT_MAX or self._bytes >= RECENT_BYTES_MAX:
+            self._older, self._newer = self._newer, {}
+            self._bytes = 0
+        self._newer[position] = message
+        self._bytes += size
+
+    def find(self, position: int, size: int) -> Message | None:
+        """The message whose record of `size` bytes begins at `position`, if it is still here and still says so: it may have been handed in again."""
+        message = self._newer.get(position) or self._older.get(position)
+        if message is None or message.physical_offset != position or message.size != size:
+            return None
+        return message
+
+    def clear(self) -> None:
+        """Positions will be taken again."""
+        self._newer.clear()
+        self._older.clear()
+        self._bytes = 0
