@@ -16,6 +16,8 @@ RECENT_MAX: Final = 1_024
 """Messages kept at least, and twice as many at most, unless they are large: readers that keep up are behind by what one or two turns append."""
 RECENT_BYTES_MAX: Final = 1024 * 1024
 """Bytes of their records, in the same way."""
+RECENT_RECORD_MAX: Final = 32 * 1024
+"""Bytes of a record that is kept: reading a larger one costs more than decoding it, and a few would hold many megabytes while nothing else comes."""
 
 
 class Recent:
@@ -30,7 +32,7 @@ class Recent:
 
     def add(self, message: Message, position: int, size: int) -> None:
         """A message that is being stored there."""
-        if message.kind != PLAIN or message.sys_flag or message.lmq:
+        if message.kind != PLAIN or message.sys_flag or message.lmq or size > RECENT_RECORD_MAX:
             return  # it gets its own topic back, or its record is none of the plain ones
         if len(self._newer) >= RECENT_MAX or self._bytes >= RECENT_BYTES_MAX:
             self._older, self._newer = self._newer, {}

@@ -94,7 +94,9 @@ def test_an_append_that_failed_leaves_nothing_behind(bench: Bench, message_of: C
     assert store._appender.recent.find(at, message.size) is None
 
 
-@pytest.mark.parametrize(("size", "kept"), [(100, 2 * recent.RECENT_MAX), (recent.RECENT_BYTES_MAX // 4, 8)])
+@pytest.mark.parametrize(
+    ("size", "kept"), [(100, 2 * recent.RECENT_MAX), (recent.RECENT_RECORD_MAX, 64), (recent.RECENT_RECORD_MAX + 1, 0)]
+)
 def test_it_keeps_a_bounded_number(size: int, kept: int, message_of: Callable[..., Message]) -> None:
     found = Recent()
     for number in range(5_000):
