@@ -556,6 +556,8 @@ class StoreReader:
     def get_entries(self, refs: Sequence[tuple[int, int]]) -> list[Message | None]:
         """As `get_many` for entries of light queues, None for what the disk cannot read, too. They may be others' messages as well: not to be changed."""
         recent, hot_from = self._appender.recent, self._log.hot_from
+        if not refs or refs[-1][0] < recent.begin:
+            return self.get_many(refs, [])
         found = [recent.find(position, size) if position >= hot_from else None for position, size in refs]
         missing = [index for index, message in enumerate(found) if message is None]
         if missing:

@@ -19,13 +19,18 @@ RECENT_BYTES_MAX: Final = 1024 * 1024
 RECENT_RECORD_MAX: Final = 32 * 1024
 """Bytes of a record that is kept: reading a larger one costs more than decoding it, and a few would hold many megabytes while nothing else comes."""
 
+NOTHING: Final = 1 << 62
+"""Behind every position."""
+
 
 class Recent:
     """By position in the log. The older half goes when the newer one is full."""
 
-    __slots__ = ("_bytes", "_newer", "_older")
+    __slots__ = ("_bytes", "_newer", "_older", "begin")
 
     def __init__(self) -> None:
+        self.begin = NOTHING
+        """Where the first one begins that is here."""
         self._newer: dict[int, Message] = {}
         self._older: dict[int, Message] = {}
         self._bytes = 0
@@ -37,6 +42,9 @@ class Recent:
         if len(self._newer) >= RECENT_MAX or self._bytes >= RECENT_BYTES_MAX:
             self._older, self._newer = self._newer, {}
             self._bytes = 0
+            self.begin = next(iter(self._older))
+        elif self.begin == NOTHING:
+            self.begin = position
         self._newer[position] = message
         self._bytes += size
 
@@ -49,6 +57,7 @@ class Recent:
 
     def clear(self) -> None:
         """Positions will be taken again."""
+        self.begin = NOTHING
         self._newer.clear()
         self._older.clear()
         self._bytes = 0

@@ -106,3 +106,6 @@ def test_it_keeps_a_bounded_number(size: int, kept: int, message_of: Callable[..
     there = [number for number in range(5_000) if found.find(number * size, size) is not None]
     assert kept // 2 <= len(there) <= kept
     assert there == list(range(5_000 - len(there), 5_000))
+    assert found.begin == (there[0] * size if there else recent.NOTHING)
+    found.clear()
+    assert found.begin == recent.NOTHING
