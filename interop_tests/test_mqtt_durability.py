@@ -122,22 +122,25 @@ def _when_let_in(server: Gantry) -> Paho:
 
 def test_qos_2_comes_once_through_kills(own_server: Gantry) -> None:
     """From publisher to log and from log to subscriber, with paho's own exchange on both sides and kills in the middle of it."""
-    count = 1500
-    sub = Paho(own_server, "once", False)
+    count = 900
+    sub = Paho(own_server, "once", False, reconnect=False)
     sub.client.manual_ack_set(
         False
     )  # with it paho answers no PUBREL of a message that it has done with: the PUBCOMP that a kill took
     sub.start()
-    sub.client.reconnect_delay_set(1, 1)
     sub.subscribe(("once/#", 2), ("once/+", 2))
-    pub = Paho(own_server, "sender", False).start()
-    pub.client.reconnect_delay_set(1, 1)
+    pub = Paho(own_server, "sender", False, reconnect=False).start()
     sent = [pub.client.publish(f"once/{i % 3}", str(i), 2) for i in range(count)]
     got: list[int] = []
-    for limit in (200, 700):
+    for limit in (200, 500):
         while len(got) < limit:
             got.append(int(sub.messages.get(timeout=WAIT_S).payload))
         own_server.kill_and_restart()
+        # One attempt for each kill: at a second one paho publishes anew what it had released, without DUP: its own QoS 2 is broken then.
+        for client in (sub.client, pub.client):
+            client.loop_stop()
+            client.reconnect()
+            client.loop_start()
     until(lambda: all(info.is_published() for info in sent))
     pub.publish("once/end", str(count), qos=2)
     while count not in got:

@@ -29,7 +29,11 @@ class Paho:
         self.messages: queue.Queue[mqtt.MQTTMessage] = queue.Queue()
         self.events: queue.Queue[tuple[str, Any]] = queue.Queue()
         self.client = mqtt.Client(
-            CallbackAPIVersion.VERSION2, client_id, clean, protocol=options.pop("protocol", mqtt.MQTTv311)
+            CallbackAPIVersion.VERSION2,
+            client_id,
+            clean,
+            protocol=options.pop("protocol", mqtt.MQTTv311),
+            reconnect_on_failure=options.pop("reconnect", True),
         )
         self.keep_alive_s = options.pop("keep_alive_s", 60)
         self.manual_ack = options.pop("manual_ack", False)
