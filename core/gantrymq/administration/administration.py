@@ -1,6 +1,6 @@
-"""The administration of one broker: what its Remoting door, its command line, its console and gRPC do for people alike.
+"""The administration of one broker, the same for whoever asks: the Remoting door, the command line, a console.
 
-Changes are in memory when a call returns, and acknowledged when `Broker.when_stored` says so. Failures are GantryErrors.
+A change is in memory when the call returns, and safe when `Broker.when_stored` says so. Failures are GantryErrors.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Damaged records: who waits for them, and that he shall wait no more (docs/operations/store-tools.md)."""
+"""Damaged records: the list of them with their waiting readers, and how to let these go on (docs/operations/store-tools.md)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WAITING_MAX: Final = 100
 
 
 class Damage:
-    """What the broker has met that cannot be read."""
+    """Records that the broker could not read."""
 
     def __init__(self, store: MessageStore, cursors: Cursors, reading: Reading) -> None:
         self._store = store
@@ -25,7 +25,7 @@ class Damage:
         self._reading = reading
 
     def rows(self) -> Steps[list[dict[str, Any]]]:
-        """By position; each is looked at once more, and what is whole again is delivered and left out."""
+        """The list, by position. Each record is read once more: one that is whole again is delivered, and not listed."""
         store, cursors = self._store, self._cursors
         rows = []
         for entry in list(store.damage.entries.values()):
@@ -45,8 +45,8 @@ class Damage:
         return sorted(rows, key=lambda row: row["position"])
 
     def skip(self, position: int, queue: str, offset: int) -> int:
-        """Whoever waits for what is damaged there shall wait no more; returns how many entries that was. Raises NOT_FOUND, and ILLEGAL_ARGUMENT where
-        several entries lie there and neither queue nor offset (-1: not said) names one."""
+        """Let readers pass over the damaged record there; returns how many entries were skipped. `queue` (may be empty) and `offset` (-1: any) say which
+        entry. Raises NOT_FOUND, and ILLEGAL_ARGUMENT where several entries match."""
         entries = self._store.damage.at(position, queue, offset)
         if not entries:
             raise GantryError(

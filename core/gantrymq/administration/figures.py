@@ -1,4 +1,4 @@
-"""Numbers of topics and groups: ends of queues, how far groups are behind; in steps where there may be many."""
+"""Numbers of topics and groups: the ends of queues, and how far groups are behind. Where there may be many, they are added up in steps."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class GroupRow(NamedTuple):
 
 
 class Figures:
-    """`topics_of(group)`: those that members which are online subscribe to; `members_of(group)`: their client ids."""
+    """Numbers of groups. `topics_of(group)`: topics that its connected members subscribe to; `members_of(group)`: their client ids."""
 
     def __init__(
         self,
@@ -88,12 +88,12 @@ class Figures:
         self.members_of = members_of
 
     def subscribed(self, group: str, topics: list[str]) -> list[str]:
-        """Without topics that the group, being online, does not subscribe to any more."""
+        """Those of the topics that the group still subscribes to; all of them where none of its members is connected."""
         wanted = self.topics_of(group)
         return [topic for topic in topics if topic in wanted] if wanted else topics
 
     def consumed_topics(self, group: str) -> list[str]:
-        """Topics of which the group has offsets, and that it still subscribes to."""
+        """Topics that the group has offsets of and still subscribes to."""
         return self.subscribed(group, sorted(self._offsets.topics_of(group)))
 
     def rate(self, group: str, topic: str) -> float:
@@ -101,7 +101,7 @@ class Figures:
         return self._counters.rate(stats.GROUP_GET_NUMS, f"{topic}@{group}")
 
     def lags(self, group: str, name: str) -> Steps[list[QueueLag]]:
-        """Of each queue of a topic; none of one that is not there, or the broker's own."""
+        """A row for each queue of a topic; none for an unknown topic or one of the broker's own."""
         topic = self.reading.topic(name)
         if topic is None or topic.system:
             return []

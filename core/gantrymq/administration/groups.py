@@ -65,7 +65,7 @@ class Groups:
         return config
 
     def find(self, name: str) -> GroupConfig:
-        """The group that retries belong to, made if need be (findSubscriptionGroupConfig). Raises GROUP_NOT_FOUND, LIMIT_REACHED."""
+        """The group of a message that comes back, made if need be (findSubscriptionGroupConfig). Raises GROUP_NOT_FOUND, LIMIT_REACHED."""
         try:
             names.check_group(name)
         except GantryError as error:
@@ -93,7 +93,7 @@ class Groups:
         return topic
 
     def _make(self, name: str) -> GroupConfig:
-        """A group by default. A row of it that was put aside stays until an administrator changes the group: till then it has no other one."""
+        """A group with default settings. Where its row could not be read, that row stays as it is until an administrator changes the group."""
         config = GroupConfig(name)
         if name in self._tables.quarantined("group"):
             self._keep(config)

@@ -21,8 +21,8 @@ OFFSET_MAX: Final = 0x7FFF_FFFF_FFFF_FFFF
 
 
 class GroupOffsets:
-    """`topics_of(group)`: those that the group, being online, subscribes to; empty where it is not, or subscribes to none. `min_offset(topic,
-    queue)`: the first offset that can be read."""
+    """Offsets of groups. `topics_of(group)`: topics that its connected members subscribe to; `min_offset(topic, queue)`: the first offset that can be
+    read."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class GroupOffsets:
             raise GantryError(ErrorCode.GROUP_NOT_FOUND, f"Group {name[:255]} does not exist")
 
     def reset(self, group: str, topic: str, offsets: dict[int, int]) -> None:
-        """The group goes on at these offsets, by queue: consumers that are online at their next pull."""
+        """Set the group's offsets, by queue. Connected consumers go on there from their next pull."""
         for queue, offset in offsets.items():
             if self._pops.known(group, topic, queue) is not None:
                 self._pops.reset(group, topic, queue, offset)
@@ -59,8 +59,8 @@ class GroupOffsets:
         self._commits.write()
 
     def clone(self, source: str, destination: str, topic: str, offline: bool) -> None:
-        """The destination gets the offsets of the source, of a topic or (empty) of all. `offline`: also of topics that the source stopped
-        consuming, of which only old offsets are left."""
+        """Copy a group's offsets to another group: those of one topic, or (empty) of all. `offline`: also those of topics that the source consumes no
+        more."""
         names.check_group(destination)
         offsets = self._commits.offsets
         consumed = self._topics_of(source)
@@ -74,7 +74,7 @@ class GroupOffsets:
         self._commits.write()
 
     def correction(self, group: str, topic: str, left_out: Collection[str]) -> dict[int, int]:
-        """By queue, the lowest offset that any group has; `OFFSET_MAX` where this group's own is lower (its own may be left out)."""
+        """By queue, the lowest offset that any group has but those in `left_out`; `OFFSET_MAX` where this group's own is lower."""
         offsets = self._commits.offsets
         self.topic(topic)
         lowest: dict[int, int] = {}
@@ -98,7 +98,7 @@ def offset_by_time(reading: Reading, topic: str, queue_id: int, timestamp: int) 
 
 
 def reset_targets(reading: Reading, topic: Topic, timestamp: int, queue_id: int, wanted: int | None) -> dict[int, int]:
-    """The offset that each queue's is to be set to; `queue_id` -1: every queue's, by time; `wanted`: that offset of one queue. May raise `Cold`."""
+    """By queue, the offset to go to: of all queues by time (`queue_id` -1), or of one queue by time or at `wanted`. May raise `Cold`."""
     name = topic.name
     if queue_id < 0:
         return {queue: offset_by_time(reading, name, queue, timestamp) for queue in range(topic.config.read_queues)}
@@ -114,8 +114,8 @@ def reset_targets(reading: Reading, topic: Topic, timestamp: int, queue_id: int,
 
 
 def client_targets(reading: Reading, group: str, topic: Topic, timestamp: int, forward: bool) -> dict[int, int] | None:
-    """The offsets that consumers which are online are told to go to; None: the group has none. `forward`: also where that passes over messages. May
-    raise `Cold`."""
+    """By queue, the offset that connected consumers are told to go to by time; None: the group has no offset of some queue. `forward`: even where they
+    miss messages. May raise `Cold`."""
     found = {}
     for queue in range(topic.config.write_queues):
         known = reading.committed(group, topic.name, queue)

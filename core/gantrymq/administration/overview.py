@@ -1,4 +1,4 @@
-"""A broker at a glance, scale-in, and the removal of topics that nobody uses."""
+"""A broker at a glance, taking it out of service, and removing topics that nobody uses."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Pruned(NamedTuple):
 
 
 class Overview:
-    """`members_of(group)`: client ids that are online; `subscribed(topic)`: some group that is online wants it."""
+    """`members_of(group)`: ids of its connected clients; `subscribed(topic)`: a connected group subscribes to it."""
 
     def __init__(
         self,
@@ -75,7 +75,8 @@ class Overview:
         self._subscribed = subscribed
 
     def steps(self, with_backlog: bool, more: Mapping[str, Any]) -> Steps[dict[str, Any]]:
-        """Totals, positions, busiest topics, groups that are behind, with `more` that others know; `with_backlog`: what cursors still owe, too."""
+        """Totals, positions, the busiest topics and the groups that are farthest behind, with `more` from the caller. `with_backlog`: also how many entries
+        cursors still have to deliver."""
         broker, store = self._broker, self._broker.store
         size, free = store.disk_usage()
         counts = broker.stats
@@ -119,7 +120,7 @@ class Overview:
         return DRAINING in self._broker.tables.rows(STATE_TABLE)
 
     def drain(self, on: bool) -> None:
-        """The row that gateways watch, and the permission that clients read from the nameservers."""
+        """Take no new messages any more (or again): writes the row that gateways watch, and the permission that clients get from nameservers."""
         broker = self._broker
         broker.put(STATE_TABLE, [(DRAINING, b"1" if on else None)], None, None)
         permission = PERM_READ if on else PERM_READ | PERM_WRITE
@@ -127,7 +128,8 @@ class Overview:
             broker.settings.update({"brokerPermission": str(permission)})
 
     def makers(self) -> Steps[dict[str, Any]]:
-        """Which groups made the light queues that this one has a part of (docs/architecture/cluster.md): tags, and those that it inherited."""
+        """Which broker groups made the light queues that have records here (docs/architecture/cluster.md), by their tags, and which tags this group
+        inherited."""
         rows = self._broker.tables.rows
         makers: set[int] = set()
         for number, light in enumerate(list(rows(LIGHTS_TABLE))):
@@ -139,13 +141,13 @@ class Overview:
         return {"first": FIRST_GROUP in state, "inherited": inherited, "makers": sorted(makers)}
 
     def inherit(self, tag: int, name: str) -> None:
-        """This group decides about the light queues with that tag, which a group that is gone for good made. Raises ILLEGAL_ARGUMENT."""
+        """From now on this broker group decides about light queues with that tag, because the group that made them is gone for good. Raises ILLEGAL_ARGUMENT."""
         if tag >> TAG_BITS or not 0 < len(name) <= BROKER_NAME_MAX:
             raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"tag {tag} or name {name[:40]!r} can be no group's")
         self._broker.put(STATE_TABLE, [(f"{TAG}{tag}", name.encode())], None, None)
 
     def prune(self, older_ms: int, remove: list[str] | None) -> Steps[Pruned]:
-        """Topics that came into being at their first use, at least so long ago, and that nobody needs; those in `remove` are deleted, if they are such."""
+        """Topics that were made by their first use, at least `older_ms` ago, and that nobody needs now. Those of them that `remove` names are deleted."""
         broker, reading = self._broker, self._reading
         unused = UnusedTopics(broker, load_topic_users(), self._subscribed)
         gone: list[list[Any]] = []
@@ -190,7 +192,7 @@ def _busiest(broker: Broker, name: str) -> Generator[Cold | None, None, list[tup
 
 
 def _backlog(broker: Broker) -> Generator[Cold | None, None, dict[str, int]]:
-    """Entries that somebody is still to get or to acknowledge: sessions, queues, pops, delays, timers, half messages."""
+    """How many entries are still to be delivered or acknowledged: of sessions, queues, pops, delays, timers and half messages."""
     ready = unacked = 0
     for number, cursor_id in enumerate(broker.cursors.ids()):
         if number % CURSORS_PER_STEP == CURSORS_PER_STEP - 1:

@@ -1,6 +1,6 @@
-"""What may be looked at of a broker by who changes nothing, and work that looks at more than one turn has time for.
+"""A broker as requests see it that only read, and reading work that takes more than one turn.
 
-All that reads the disk may raise `Cold` (store/cold.py): whoever asked is called again when the data is in memory.
+Whatever reads the disk may raise `Cold` (store/cold.py): the caller fetches the data and asks again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Steps = Generator[Cold | None, None, T]
 
 
 class Reading:
-    """What a request may look at. All that reads the disk is here or in `store`, and may raise `Cold`."""
+    """What a request may read. Whatever reads the disk is here or in `store`, and may raise `Cold`."""
 
     __slots__ = ("_broker", "store")
 
@@ -112,7 +112,7 @@ class Reading:
 
 
 def patiently(reading: Reading, find: Callable[[Reading], T]) -> Steps[T]:
-    """What `find(reading)` returns; it is called again when what was cold is in memory."""
+    """The result of `find(reading)`, which is called again after each fetch from the disk."""
     while True:
         try:
             return find(reading)

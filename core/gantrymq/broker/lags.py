@@ -1,5 +1,7 @@
-"""How far every consumer group is behind in every topic, by committed offsets, and every shared MQTT subscription in its queue; in steps, for 20,000 topics
-take 40 ms."""
+"""How far consumer groups are behind in their topics, and shared MQTT subscriptions in their queues.
+
+Done in steps with pauses between them: 20,000 topics take 40 ms.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ costs some 400 us and 4 KiB."""
 
 
 class LagSweep:
-    """One look at all groups. `behind`: (messages, topic, group) of those that are farthest behind, `limit` of them, most first."""
+    """Adds up what all groups are behind. `behind`: (messages, topic, group) of the `limit` farthest, most first."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -40,7 +42,7 @@ class LagSweep:
         self.total = 0
 
     def groups(self, store: MessageStore, topics: Mapping[str, Topic], offsets: ConsumerOffsets) -> Iterator[None]:
-        """Consumer groups, by their committed offsets; pauses between steps. System topics are left out."""
+        """Add the consumer groups, by their committed offsets; pauses at each `yield`. System topics are left out."""
         used = store.used_topics
         part: list[tuple[int, str, str]] = []
         by_topic = offsets.by_topic()
@@ -88,7 +90,7 @@ class LagSweep:
         self._keep_best(part)
 
     def shared(self, cursors: Cursors, name_of: Callable[[str], str]) -> Iterator[None]:
-        """Shared subscriptions: the group is `$share/<name>`, the topic its filter. `name_of(queue)`: what people call it."""
+        """Add the shared subscriptions, likewise: the group is `$share/<name>`, the topic its filter. `name_of(queue)`: what people call it."""
         ids = list(cursors.shared)
         for first in range(0, len(ids), PAIRS_PER_STEP):
             found = []
@@ -108,7 +110,7 @@ class LagSweep:
             yield
 
     def _keep_best(self, found: list[tuple[int, str, str]]) -> list[tuple[int, str, str]]:
-        """Of these and what was kept before; the answer: room for the next ones."""
+        """Keep the farthest of these and of those kept before; returns an empty list for the next ones."""
         self.behind = sorted([*self.behind, *found], key=itemgetter(0), reverse=True)[: self._limit]
         return []
 

@@ -1,6 +1,6 @@
-"""Long work on the loop in slices: a generator, and what drives it.
+"""Long work on the loop, cut into slices: a generator does the work, `Sliced` drives it.
 
-It yields the microseconds that a slice took, a `Cold` that must be fetched before it is resumed, or `HELD`: whoever yields that sees to it that
+The generator yields how many microseconds a slice took; or a `Cold`, which is fetched before it goes on; or `HELD`, and then sees to it that
 `Sliced.wake` is called.
 """
 
@@ -52,8 +52,8 @@ class Sliced:
         pause: Callable[[Callable[[], None]], None],
         failed: Callable[[Exception], None],
     ) -> None:
-        """`go_on` is called when a job that waited can have its next `step`; `pause` makes a call a little later: the disk's readers have no room
-        now; `failed` is told, while it is handled, what ended a job in the middle: the store or the disk refused something, or a record is damaged."""
+        """`go_on()`: a job that waited can have its next `step`. `pause(call)`: call it a little later, because too many reads wait for the disk.
+        `failed(error)`: the job ended in the middle; the store or the disk refused something, or a record is damaged."""
         self._store = store
         self._go_on = go_on
         self._pause = pause
@@ -93,6 +93,6 @@ class Sliced:
             self._pause(self.wake)
 
     def wake(self) -> None:
-        """What the job waited for is there, or is to be looked for again."""
+        """What the job waited for is there, or can be asked for again."""
         self.waiting = False
         self._go_on()

@@ -120,13 +120,13 @@ class Guard:
         return why
 
     def _no_member(self, code: int) -> str:
-        """Why the peer is no process of this cluster, empty if it is. With a key no address makes it one, for what brokers read of each other
-        neither."""
+        """Why the peer is no process of this cluster; empty if it is one. Where there is a cluster key, an address alone makes nobody one, not even for
+        what brokers read of each other."""
         return self._stranger(code) or (member_refusal(code) if self._stranger(Code.BROKER_HEARTBEAT) else "")
 
     def _was_allowed(self, command: Command) -> bool:
-        """The same user sent to the same topic since users or policies changed last, and signed this one, too, or sent its token. What does not
-        pass here is asked as ever."""
+        """The same user was allowed to send to the same topic since users or policies last changed, and this request has its signature or token, too.
+        A request that does not pass here is checked in full."""
         authority = self._authority
         if self._epoch != authority.epoch:
             self._epoch = authority.epoch
@@ -157,8 +157,8 @@ class Guard:
         return f"user {user}: {why}"
 
     def ask_for_room(self, command: Command, size: int) -> None:
-        """A frame of `size` bytes has begun, and this is its header: whoever names a user with a secret may send all of it, which its
-        signature is over; and so may who has a token, or needs no signature."""
+        """A frame of `size` bytes has begun; this is its header. All of it is read where the header names a user with a secret (the signature is over the
+        whole frame), has a token, or needs no signature."""
         authority, link, name = self._authority, self._link, command.fields.get(ACCESS_KEY, "")
         token = _token_of(command.fields)
         if token:
@@ -173,7 +173,7 @@ class Guard:
             link.expect(size)
 
     def missing(self, command: Command, actions: str, topic: str) -> str:
-        """Why the sender of a request that was let in may not do this with a topic that the request does not name; empty: it may."""
+        """Why the sender of an accepted request may not do this with a topic that the request itself does not name; empty: it may."""
         if class_of(command.code) in (RequestClass.GATEWAY, RequestClass.BROKER) and not self._no_member(command.code):
             return ""
         try:
