@@ -2,8 +2,8 @@
 
 A route is the filter of one subscription. Its expression is JSON: `types`, `source`, `filters` as in the subscription's document, `id` of the
 subscription, `self` and `name`: `source` of messages that were no events, and what their topic is called, for their attributes. A route stands
-under the values of one attribute that it asks for exactly, else under a prefix or suffix, so that an event meets only routes that it may match;
-routes with neither are tried one by one. What a message that was no event is called (`id`, `time`) is known behind the append: conditions on
+under the values of one attribute that it asks for exactly, or under a prefix or suffix if there is none or many ask for the same, so that an event
+meets only routes that it may match; routes with neither are tried one by one. What a message that was no event is called (`id`, `time`) is known behind the append: conditions on
 these are left to whoever delivers.
 """
 
@@ -23,6 +23,9 @@ KIND: Final = "events"
 
 Key = tuple[str, str]
 """An attribute and a value, or the beginning or end of one."""
+
+AFFIX_CROWD: Final = 8
+"""As many routes are tried in the time that prefixes or suffixes of one more length cost."""
 
 
 @dataclass(slots=True)
@@ -62,6 +65,10 @@ class _Affixes:
 
     def bucket(self, text: str) -> Bucket:
         return self.by_length.setdefault(len(text), {}).setdefault(text, {})
+
+    def crowd(self, text: str) -> int:
+        """How many stand under it."""
+        return len(self.by_length.get(len(text), {}).get(text, ()))
 
     def discard(self, text: str, number: int) -> None:
         buckets = self.by_length[len(text)]
@@ -107,17 +114,19 @@ class _TopicRoutes:
                 self.affixes[place] = affixes
 
     def _chosen(self, conditions: list[_Condition]) -> _Condition | None:
-        """The condition that the fewest others stand under; any exact one before prefixes and suffixes, and of these the longest."""
-        best, chosen = (2, 0), None
+        """The condition that the fewest others stand under; exact ones before prefixes and suffixes, of which the longest, unless it gets crowded."""
+        best: tuple[int, int] | None = None
+        chosen = None
         for condition in conditions:
             if not condition.keys or condition.is_late:
                 continue
             if condition.dialect == "exact":
-                crowd = sum([len(self.exact.get(name, {}).get(value, ())) + 1 for name, value in condition.keys])
-                rank = (0, crowd)
+                rank = (sum([len(self.exact.get(name, {}).get(value, ())) + 1 for name, value in condition.keys]), 0)
             else:
-                rank = (1, -len(condition.keys[0][1]))
-            if rank <= best:  # Of equals the later: filters tell more apart than types.
+                name, value = condition.keys[0]
+                affixes = self.affixes.get((condition.dialect, name))
+                rank = (AFFIX_CROWD + (affixes.crowd(value) if affixes is not None else 0), -len(value))
+            if best is None or rank <= best:  # Of equals the later: filters tell more apart than types.
                 best, chosen = rank, condition
         return chosen
 

@@ -120,6 +120,23 @@ def test_only_routes_that_may_match_are_tried():
     assert len(tried) == 2
 
 
+def test_routes_that_ask_for_the_same_type_are_told_apart_by_their_prefixes():
+    tried = []
+    documents = [{"types": ["order"], "filters": [{"prefix": {"subject": f"r{number:03}/"}}]} for number in range(300)]
+    routes = installed(documents)
+    (each,) = routes._topics["t"].values()
+    for route in each.routes.values():
+        route.tests = (lambda attributes, number=route.number: tried.append(number) is None,)
+    event = Event(
+        {"specversion": "1.0", "id": "1", "source": "s", "type": "order", "subject": "r123/x"},
+        b"",
+        DataState.PRESENT,
+        {},
+    )
+    assert 123 in set(routes.match(to_message(event, "t", 0)))
+    assert len(tried) < 12
+
+
 @pytest.mark.parametrize(
     "expression", ["", "[]", "{}", '{"types":[],"source":"","filters":[{"x":1}],"id":"","self":"","name":""}']
 )
