@@ -120,9 +120,15 @@ def origin_of(data: bytes) -> str | None:
     return (f"{exchange}\x01{keys}" if keys else exchange) or None
 
 
+_KEY: Final = b"KEY"
+"""In both names of the properties that the index's keys are made of."""
+
+
 def index_keys(data: bytes) -> tuple[str, ...]:
     """What the index holds of a record with these properties: UNIQ_KEY first, then each entry of KEYS. A record that was read has no
     `Message.keys`: its copy takes them from here."""
+    if _KEY not in data:
+        return ()
     return tuple([key for key in (find(data, UNIQ_KEY), *find(data, KEYS).split(" ")) if key])
 
 

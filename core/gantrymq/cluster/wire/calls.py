@@ -37,6 +37,10 @@ and are taken off."""
 OURS: Final = (props.MULTI_DISPATCH, props.MULTI_QUEUE_OFFSET, "GANTRY_DISPATCH_MORE")
 """Properties that the store writes behind the sender's."""
 
+_INNER: Final = b"INNER_MULTI_"
+_MORE: Final = b"GANTRY_DISPATCH_MORE"
+"""One of them is in each name of `OURS`."""
+
 
 class Sent(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False):
     """A row of SUBMIT, see `codec.pack_sent`."""
@@ -136,7 +140,7 @@ def message_of(sent: Sent) -> Message:
         raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"tag {sent.tag[:80]!r} is not that of the properties (TAGS)")
     if props.index_keys(properties) != sent.keys:
         raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, "the keys are not those of the properties (UNIQ_KEY, KEYS)")
-    if any(props.find(properties, name) for name in OURS):
+    if (_INNER in properties or _MORE in properties) and any(props.find(properties, name) for name in OURS):
         raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, "light queues in the properties are the broker's to write")
     if sent.sys_flag & ~SENT_FLAGS:
         raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"sysFlag {sent.sys_flag} has bits that a gateway may not set")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gantrymq.cluster.wire.calls import ARGUMENTS, DECODERS, Sent, decode_call, message_of
+from gantrymq.cluster.wire.calls import ARGUMENTS, DECODERS, OURS, Sent, decode_call, message_of
 from gantrymq.cluster.wire.codec import GatewayCode, encode_body, pack_sent, unpack_error
 from gantrymq.cluster.wire.server import GatewaySession
 from gantrymq.model import properties as props
@@ -141,3 +141,17 @@ def test_an_ordinary_row_is_decoded_as_it_was_packed(caplog: pytest.LogCaptureFi
     assert sent_in == 3
     assert pack_sent(message_of(rows[0])) == [tuple(c) if isinstance(c, list) else c for c in row()]
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_what_the_store_writes_behind_a_senders_properties_is_refused(name: str) -> None:
+    properties = props.encode([(props.TAGS, "a"), (name, "x")])
+    with pytest.raises(GantryError, match="are the broker's to write"):
+        message_of(decode_call(GatewayCode.SUBMIT, encode_body([[row(properties=properties, keys=[])], 3]))[0][0])
+
+
+@pytest.mark.parametrize("text", ["UNIQ_KEY\x01u\x02", "KEYS\x01k\x02", "TAGS\x01a\x02KEYS\x01 k l \x02"])
+def test_keys_that_the_row_does_not_say_are_refused(text: str) -> None:
+    changes = {"properties": text.encode(), "keys": [], "tag": "a" if "TAGS" in text else ""}
+    with pytest.raises(GantryError, match="the keys are not those"):
+        message_of(decode_call(GatewayCode.SUBMIT, encode_body([[row(**changes)], 3]))[0][0])
