@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 from gantrymq.broker.consuming.acks import ACK_TOPIC
+from gantrymq.broker.tables.tables import RESTING
 from gantrymq.model import names
 from gantrymq.model.errors import GantryError
 from gantrymq.store.checkpoints.snapshot_file import (
@@ -137,7 +138,7 @@ class Snapshots:
                 if kind is BlockKind.HEAD:
                     loaded.offsets.update(read_head(payload))
                 elif kind is BlockKind.ROWS:
-                    read_rows(payload, loaded.tables, shared)
+                    read_rows(payload, loaded.tables, shared, RESTING)
                 elif kind is BlockKind.CURSORS:
                     loaded.cursors.append(read_cursors(payload))
                 elif kind is BlockKind.MOVED:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zlib import crc32
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from pathlib import Path
 
     from gantrymq.store.files import FileSystem
@@ -122,9 +122,11 @@ def rows_block(table: str, keys: Sequence[str], values: Sequence[bytes]) -> byte
     )  # fmt: skip
 
 
-def read_rows(payload: bytes, tables: dict[str, dict[str, bytes]], shared: dict[Any, Any]) -> None:
+def read_rows(
+    payload: bytes, tables: dict[str, dict[str, bytes]], shared: dict[Any, Any], alone: Collection[str] = ()
+) -> None:
     """Back from `rows_block`, into the rows of its table; a key that is there already is replaced. `shared`, of one snapshot: keys and short values
-    that are equal become one object, for a queue of AMQP has its name in three tables."""
+    that are equal become one object, for a queue of AMQP has its name in three tables. `alone`: tables whose rows are not kept as they are."""
     table, at = _name_at(payload, 0)
     (count,) = _COUNT.unpack_from(payload, at)
     at += _COUNT.size
@@ -138,11 +140,14 @@ def read_rows(payload: bytes, tables: dict[str, dict[str, bytes]], shared: dict[
     text = payload[at + size :].decode("utf-8", "surrogatepass")
     if value_ends[-1] != len(values) or key_ends[-1] != len(text):
         raise SnapshotError(f"rows of table {table}: the lengths do not add up")
+    keys, found = [text[a:b] for a, b in pairwise(key_ends)], [values[a:b] for a, b in pairwise(value_ends)]
+    if table in alone:
+        tables.setdefault(table, {}).update(zip(keys, found, strict=True))
+        return
     one = shared.setdefault if len(shared) < SHARED_MAX else shared.get
-    found = [values[a:b] for a, b in pairwise(value_ends)]
     tables.setdefault(table, {}).update(
         zip(
-            [one(key, key) for key in [text[a:b] for a, b in pairwise(key_ends)]],
+            [one(key, key) for key in keys],
             [one(value, value) if len(value) <= SHARED_BYTES else value for value in found],
             strict=True,
         )

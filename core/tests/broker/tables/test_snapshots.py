@@ -539,3 +539,7 @@ def test_equal_values_of_a_snapshot_are_one_object() -> None:
         read_rows(rows_block(table, ["1", "2"], values)[9:], tables, shared)
     assert tables["a"]["1"] is tables["a"]["2"] is tables["b"]["1"]
     assert tables["b"]["2"] == row + b"."
+    known = len(shared)
+    read_rows(rows_block("c", ["1", "3"], [row, row])[9:], tables, shared, ("c",))
+    assert tables["c"] == {"1": row, "3": row}
+    assert len(shared) == known, "these are packed next"
