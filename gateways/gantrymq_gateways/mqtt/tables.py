@@ -144,6 +144,8 @@ class RestingEnds:
         self._default_ms = default_ms
         self._places: dict[int, array[int]] = {}
         """By how long a session outlives its connection."""
+        self._first_ms: float = inf
+        """When the first of all expires."""
         self._others: set[str] = set()
         """Client ids whose row rests, but that are connected, or of which somebody else knows the end."""
 
@@ -153,7 +155,12 @@ class RestingEnds:
 
     def add(self, place: int, session: StoredSession) -> None:
         """The row at that place of all rows."""
-        self._places.setdefault(expiry_ms_of(session, self._default_ms), array("I")).append(place)
+        expiry_ms = expiry_ms_of(session, self._default_ms)
+        places = self._places.get(expiry_ms)
+        if places is None:
+            places = self._places[expiry_ms] = array("I")
+            self._first_ms = min(self._first_ms, self._start_ms + expiry_ms)
+        places.append(place)
 
     def leave(self, client_id: str) -> None:
         """It has none here any more; called before its row changes, too."""
@@ -164,11 +171,14 @@ class RestingEnds:
         """Its row does not rest any more."""
         self._others.discard(client_id)
 
-    def end(self, client_id: str) -> float:
-        """When it expires; never if it has no end here."""
-        if self._rows is None or client_id in self._others or not self._rows.rests(client_id):
-            return inf
-        return self._start_ms + expiry_ms_of(StoredSession.decode(self._rows[client_id]), self._default_ms)
+    def is_over(self, client_id: str, now_ms: int) -> bool:
+        """Its time is over; never if it has no end here."""
+        if now_ms < self._first_ms or self._rows is None:
+            return False  # as for very long behind a start: nothing is to be read
+        if client_id in self._others or not self._rows.rests(client_id):
+            return False
+        session = StoredSession.decode(self._rows[client_id])
+        return self._start_ms + expiry_ms_of(session, self._default_ms) <= now_ms
 
     def expired(self, now_ms: int) -> Iterator[tuple[int, str]]:
         """Those whose time is over, oldest first, each once."""
@@ -399,7 +409,7 @@ class SessionTable:
     def is_expired(self, client_id: str, now_ms: int) -> bool:
         """Its time is over, though nobody may have come to remove it."""
         at_ms = self._ends.get(client_id)
-        return (self._resting.end(client_id) if at_ms is None else at_ms) <= now_ms
+        return self._resting.is_over(client_id, now_ms) if at_ms is None else at_ms <= now_ms
 
     def expired(self, now_ms: int) -> Iterator[str]:
         """Client ids whose session's time is over, oldest first; of those whose row rests behind the others."""

@@ -28,7 +28,7 @@ _decode: Final = msgspec.msgpack.Decoder(dict[str, bytes]).decode
 class PackedRows(Mapping[str, bytes]):
     """Values by key: first those at rest in the order of their keys, then the others in the order in which they came."""
 
-    __slots__ = ("_block", "_blocks", "_firsts", "_gone", "_number", "awake", "resting")
+    __slots__ = ("_block", "_blocks", "_firsts", "_gone", "_key", "_number", "_place", "awake", "resting")
 
     def __init__(self, rows: Mapping[str, bytes]) -> None:
         """All of them rest."""
@@ -46,6 +46,9 @@ class PackedRows(Mapping[str, bytes]):
         self._number = -1
         self._block: dict[str, bytes] = {}
         """The block that was looked at last, read."""
+        self._key: str | None = None
+        self._place: tuple[int, int] | None = None
+        """What was looked for last, and where it rests."""
 
     def copy(self) -> PackedRows:
         """The same rows; they change each by itself from now on."""
@@ -56,15 +59,20 @@ class PackedRows(Mapping[str, bytes]):
 
     def _find(self, key: str) -> tuple[int, int] | None:
         """Number of the block where a row rests, and its place there."""
+        if key == self._key:
+            return self._place  # who comes asks for the same one several times
+        self._key, self._place = key, None
         number = bisect_right(self._firsts, key) - 1
-        if number < 0:
-            return None
+        if number >= 0 and key in self._read(number):
+            place = list(self._block).index(key)
+            if not self._gone[number] >> place & 1:
+                self._place = number, place
+        return self._place
+
+    def _read(self, number: int) -> dict[str, bytes]:
         if number != self._number:
             self._number, self._block = number, _decode(self._blocks[number])
-        if key not in self._block:
-            return None
-        place = list(self._block).index(key)
-        return None if self._gone[number] >> place & 1 else (number, place)
+        return self._block
 
     def rests(self, key: str) -> bool:
         """Whether the row has not changed since all were packed."""
@@ -74,9 +82,10 @@ class PackedRows(Mapping[str, bytes]):
         value = self.awake.get(key)
         if value is not None:
             return value
-        if self._find(key) is None:
+        found = self._find(key)
+        if found is None:
             raise KeyError(key)
-        return self._block[key]
+        return self._read(found[0])[key]
 
     @overload
     def get(self, key: str) -> bytes | None: ...
@@ -89,7 +98,8 @@ class PackedRows(Mapping[str, bytes]):
         value = self.awake.get(key)
         if value is not None:
             return value
-        return default if self._find(key) is None else self._block[key]
+        found = self._find(key)
+        return default if found is None else self._read(found[0])[key]
 
     def __contains__(self, key: object) -> bool:
         return key in self.awake or (isinstance(key, str) and self._find(key) is not None)
@@ -118,7 +128,8 @@ class PackedRows(Mapping[str, bytes]):
             return None
         self._gone[found[0]] |= 1 << found[1]
         self.resting -= 1
-        return self._block[key]
+        self._place = None
+        return self._read(found[0])[key]
 
     def pages(self) -> Iterator[list[tuple[str, bytes]]]:
         """Rows at rest, a block at a time; they may change meanwhile."""
@@ -140,9 +151,7 @@ class PackedRows(Mapping[str, bytes]):
         number, place = divmod(place, BLOCK_ROWS)
         if self._gone[number] >> place & 1:
             return None
-        if number != self._number:
-            self._number, self._block = number, _decode(self._blocks[number])
-        return list(self._block)[place]
+        return list(self._read(number))[place]
 
     def walk(self) -> Iterator[tuple[str, bytes]]:
         """Keys and values."""
