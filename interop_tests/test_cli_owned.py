@@ -107,6 +107,12 @@ def test_sessions_and_subscriptions(managed: tuple[Gantry, str]) -> None:
         assert (found[identity]["to"], found[identity]["status"], found[identity]["ready"]) == (sink.url, "active", 0)
         (shown,) = rows(server, "subscription", "show", identity)
         assert (shown["types"], shown["protocol"]) == (["a.b"], "events")
+        assert shown["last_error"] == ""
+        nowhere = wanted | {"sink": f"http://127.0.0.1:{free_port()}/"}
+        identity = httpx.post(f"{base}/subscriptions", json=nowhere, timeout=60).json()["id"]
+        event = {"ce-specversion": "1.0", "ce-id": "1", "ce-type": "a.b", "ce-source": "/s"}
+        assert httpx.post(f"{base}/topics/owned-e", headers=event, content=b"x", timeout=60).status_code == 202
+        until(lambda: "refused" in rows(server, "subscription", "show", identity)[0]["last_error"].lower())
 
 
 def test_a_session_shows_its_filters_wherever_their_rows_are(managed: tuple[Gantry, str]) -> None:

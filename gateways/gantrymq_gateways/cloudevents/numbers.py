@@ -27,6 +27,9 @@ class Came(StrEnum):
     """410: the subscription is disabled."""
 
 
+ERROR_CHARS_MAX: Final = 300
+"""Of what is shown of a failure."""
+
 POSTS: Final = "gantry_cloudevents_posts_total"
 ATTEMPTS: Final = "gantry_cloudevents_attempts_total"
 
@@ -71,3 +74,10 @@ class LastAttempt:
     status: int = 0
     failure: str = ""
     at_ms: int = 0
+
+    @property
+    def error(self) -> str:
+        """How it failed, in a line; empty: it did not."""
+        if 200 <= self.status < 300 or not self.at_ms:
+            return ""
+        return self.failure[:ERROR_CHARS_MAX] if not self.status else f"HTTP {self.status}"

@@ -24,6 +24,7 @@ from gantrymq.net.procedures.driver import Steps, call, run
 from gantrymq_gateways.cloudevents.access import check, may_subscribe
 from gantrymq_gateways.cloudevents.door import JSON_HEADER
 from gantrymq_gateways.cloudevents.mapping import timestamp
+from gantrymq_gateways.cloudevents.numbers import ERROR_CHARS_MAX
 from gantrymq_gateways.cloudevents.places import OwnQueues, group_of
 from gantrymq_gateways.cloudevents.push.delivery import Push, PushHost
 from gantrymq_gateways.cloudevents.rules.guard import SinkGuard
@@ -52,9 +53,6 @@ CLOCK_SKEW_MS: Final = 60_000
 """A client's "now" may be so far ahead of ours."""
 TOPIC_POLL_MS: Final = 10_000
 """Between looks for new queues of subscribed topics; one call for all subscriptions."""
-
-ERROR_CHARS_MAX: Final = 300
-"""Of what is shown of a failure."""
 
 _WILDCARDS: Final = frozenset({"+", "#"})
 """Levels of MQTT filters; as a name nobody could publish to it by MQTT, and who subscribes means the filter."""
@@ -421,6 +419,22 @@ class Registry:
             for record in self._records.values():
                 if record.push is not None and record.push.cursors:
                     self._port.stats(record.push.cursors, record.push, _count_lag)
+                if record.push is not None:
+                    self._tell_error(record.subscription, record.push.last.error)
+
+    def _tell_error(self, subscription: Subscription, error: str) -> None:
+        """The row tells how the last attempt failed, for who has no gateway to ask. A row that is another one now is left."""
+        before = subscription.error
+        if error == before:
+            return
+        row = subscription.stored()
+        subscription.error = error
+
+        def told(token: Any, result: list[bool] | GantryError) -> None:
+            if result != [True] and subscription.error == error:
+                subscription.error = before  # tried again
+
+        self._port.put_if(SUBSCRIPTION_TABLE, [(subscription.id, row, subscription.stored())], None, told)
 
     def _polled(self, token: Any, result: list[TopicInfo] | GantryError) -> None:
         if isinstance(result, GantryError):

@@ -99,6 +99,8 @@ class Subscription:
     """It once had a cursor in every queue of its topic; it is stored only then."""
     disabled: str = ""
     """Why deliveries have stopped for good; empty while they go on."""
+    error: str = ""
+    """How the last attempt failed, as it was looked at last; empty: it did not."""
     owner: str = ""
     """The user who made it; empty: nobody was asked."""
     light: int = 0
@@ -137,6 +139,8 @@ class Subscription:
     def stored(self) -> bytes:
         """Value of the table."""
         stored: dict[str, Any] = {"document": self.document, "disabled": self.disabled}
+        if self.error:
+            stored["error"] = self.error
         if self.owner:
             stored["owner"] = self.owner
         if self.light:
@@ -274,6 +278,7 @@ def read_stored(subscription_id: str, value: bytes, guard: SinkGuard) -> Subscri
         stored = msgspec.json.decode(value)
         subscription = parse_subscription(subscription_id, stored["document"], guard)
         subscription.disabled = str(stored["disabled"])
+        subscription.error = str(stored.get("error", ""))
         subscription.owner = str(stored.get("owner", ""))
         subscription.light = int(stored.get("light", 0))
         subscription.past = Past(stored.get("past", ""))

@@ -342,6 +342,43 @@ def test_a_subscription_shows_how_its_deliveries_fare(rig):
     assert (shown["laststatus"], shown["lag"], "nextattempt" in shown) == (204, 0, False)
 
 
+def test_the_row_tells_how_the_last_attempt_failed(rig):
+    subscription, other = rig.subscribe(), rig.subscribe("other")
+    rows = rig.port.tables[SUBSCRIPTION_TABLE]
+
+    def told():
+        rig.advance(module.TOPIC_POLL_MS + 100)
+        return [json.loads(rows[name]).get("error") for name in (subscription, other)]
+
+    before = rows[subscription]
+    rig.post()
+    rig.sender.open[0].answer(500)
+    rig.run()
+    assert told() == ["HTTP 500", None]
+    rig.sender.open[0].answer(0, failure="connection refused")
+    rig.run()
+    assert told() == ["connection refused", None]
+    while rig.sender.open:
+        rig.answer_all()
+        rig.advance(60_000)
+    assert told() == [None, None]
+    assert rows[subscription] == before
+
+
+def test_a_row_that_was_deleted_meanwhile_is_not_written_again(rig):
+    subscription = rig.subscribe()
+    rig.post()
+    rig.sender.open[0].answer(500)
+    rig.run()
+    (record,) = rig.registry._records.values()
+    rig.port.tables[SUBSCRIPTION_TABLE].clear()  # its watcher has not heard of it yet
+    rig.registry._tell_error(record.subscription, "HTTP 500")
+    rig.run()
+    assert rig.port.tables[SUBSCRIPTION_TABLE] == {}
+    assert record.subscription.error == ""
+    assert subscription == record.subscription.id
+
+
 def test_a_pause_that_a_sink_asked_for_is_shown(rig):
     subscription = rig.subscribe()
     rig.post()

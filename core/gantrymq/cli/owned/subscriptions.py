@@ -59,7 +59,8 @@ async def _webhook(reach: Any, key: str, row: Row) -> Row:
         places += [(f"{topic}/{queue}", f"ce:{key}") for queue in range(queues)]
     return {
         "subscription": key, "protocol": EVENTS, "to": document.get("sink", ""), "topic": topic,
-        "status": "disabled" if disabled else "active", "last_error": disabled, "types": document.get("types", []),
+        "status": "disabled" if disabled else "active", "last_error": disabled or row.get("error", ""),
+        "types": document.get("types", []),
         "filters": document.get("filters", []), "places": places,
     }  # fmt: skip
 
