@@ -31,6 +31,7 @@ from gantrymq.broker.port import BrokerPort
 from gantrymq.model.errors import ConfigError, GantryError
 from gantrymq.net.api import Wheel
 from gantrymq.net.dial.page import post
+from gantrymq.net.procedures.awaited import awaited
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +108,7 @@ async def follow(authority: Authority, port: BrokerPort) -> None:
     authority.audit.attach(port)
     authority.attach(partial(_replace_row, port))
     for table in (USERS, TOKENS, POLICIES):
-        authority.load(table, await _call(partial(port.watch_table, table, partial(authority.apply, table))))
+        authority.load(table, await awaited(port.watch_table, table, partial(authority.apply, table)))
 
 
 def _replace_row(port: BrokerPort, before: User, after: User) -> None:
@@ -138,7 +139,7 @@ async def open_at_broker(authority: Authority, port: BrokerPort, data: Path) -> 
         log.warning("nobody is administrator: name one in the file of auth.admin_file (NAME:PASSWORD) and start again")
         return
     user = await asyncio.to_thread(_admin_of, Path(config.admin_file), authority)
-    await _call(partial(port.put, USERS, [(user.name, encode(user))]))
+    await awaited(port.put, USERS, [(user.name, encode(user))])
     log.info("user %s of %s is administrator", user.name, config.admin_file)
 
 
@@ -156,7 +157,7 @@ async def _renew_secrets(authority: Authority, port: BrokerPort) -> None:
         if sealed is not None:
             rows.append((user.name, encode(user), encode(msgspec.structs.replace(user, secret=sealed))))
     if rows:
-        changed = await _call(partial(port.put_if, USERS, rows))
+        changed = await awaited(port.put_if, USERS, rows)
         log.info(
             "%d of %d secrets that older keys had encrypted are encrypted under key %s now",
             sum(changed),
@@ -184,13 +185,3 @@ def _admin_of(path: Path, authority: Authority) -> User:
         return User(name, admin=True, password=known, secret=authority.keys.seal(name, password), scram=verifier)
     except (ValueError, KeyFileError) as error:
         raise ConfigError(f'auth.admin_file = "{path}": {error}') from error
-
-
-async def _call(call: Callable[[Any, Callable[[Any, Any], None]], None]) -> Any:
-    """A call of the port as a coroutine. Raises GantryError."""
-    answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    call(None, lambda token, result: None if answered.done() else answered.set_result(result))
-    result = await answered
-    if isinstance(result, GantryError):
-        raise result
-    return result

@@ -26,6 +26,7 @@ from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.net.dial.connector import connect
 from gantrymq.net.places import join_address
+from gantrymq.net.procedures.awaited import awaited
 from gantrymq_gateways.bridges.mosquitto import Connection, TopicRule
 from gantrymq_gateways.bridges.remote import WINDOW, Remote
 from gantrymq_gateways.mqtt import retained
@@ -167,19 +168,10 @@ class Bridge:
     async def _take_lease(self) -> int:
         self._lost = asyncio.Event()
         lost = self._lost
-        epoch: int = await self._ask(
+        epoch: int = await awaited(
             self._port.take_lease, LEASE_PREFIX + self.connection.name, False, lambda name: lost.set()
         )
         return epoch
-
-    async def _ask(self, method: Callable[..., None], *arguments: object) -> Any:
-        """A port call; raises its GantryError."""
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        method(*arguments, answer, lambda token, result: None if token.done() else token.set_result(result))
-        result = await answer
-        if isinstance(result, GantryError):
-            raise result
-        return result
 
     def _broker(self, up: bool) -> None:
         if up:
@@ -264,12 +256,12 @@ class Bridge:
     async def _prepare(self) -> None:
         """The queue, its routes, its cursor."""
         name = self.connection.name
-        rows = await self._ask(self._port.watch_table, TABLE, self._row_changed)
+        rows = await awaited(self._port.watch_table, TABLE, self._row_changed)
         self._row = json.loads(rows[name]) if name in rows else {}
         outward = [rule for rule in self.connection.topics if rule.direction != "in"]
         light = self._row.get("light", 0)
         if outward and not light:
-            light = await self._ask(self._port.create_light)
+            light = await awaited(self._port.create_light)
         before = self._row.get("routes", 0)
         self._row |= {
             "light": light, "routes": len(outward), "addresses": [f"{h}:{p}" for h, p in self.connection.addresses],
@@ -279,19 +271,19 @@ class Bridge:
         for number, rule in enumerate(outward):
             topic = self._rules.home_of(rule.local_filter)
             if topic is not None:
-                await self._ask(self._port.ensure_topic, topic, True)
+                await awaited(self._port.ensure_topic, topic, True)
             place, expression = self._rules.filter_route(rule.local_filter)
-            await self._ask(self._port.add_route, Route(f"bridge/{name}/{number}", KIND, place, expression, light))
+            await awaited(self._port.add_route, Route(f"bridge/{name}/{number}", KIND, place, expression, light))
         stale = [f"bridge/{name}/{number}" for number in range(len(outward), before)]
         if stale:
-            await self._ask(self._port.remove_routes, stale)
+            await awaited(self._port.remove_routes, stale)
         if light:
-            info: CursorInfo = await self._ask(self._port.open_cursor, f"~{light}", f"bridge:{name}", END)
+            info: CursorInfo = await awaited(self._port.open_cursor, f"~{light}", f"bridge:{name}", END)
             self._cursor = info.cursor
 
     async def _put_row(self) -> None:
         value = json.dumps(self._row, separators=(",", ":")).encode()
-        await self._ask(self._port.put, TABLE, [(self.connection.name, value)])
+        await awaited(self._port.put, TABLE, [(self.connection.name, value)])
 
     def _row_changed(self, key: str, value: bytes | None) -> None:
         """Another gateway's change is read when the lease is ours."""
@@ -309,7 +301,7 @@ class Bridge:
         pairs = [(props.TAGS, f"bridge.{self.connection.name}.state"), (props.ORIGIN, "mqtt"), (props.RETAIN, "1")]
         message = Message("%24SYS", body, props.encode(pairs), pairs[0][1])
         retained.RowPlace(topic, 1).enter(message)
-        (result,) = await self._ask(self._port.submit, [message])
+        (result,) = await awaited(self._port.submit, [message])
         if isinstance(result, ErrorCode):
             raise GantryError(result, f"the state of bridge {self.connection.name} was not stored")
 

@@ -23,6 +23,7 @@ from gantrymq.cluster.wire.dial import Members
 from gantrymq.config import ENVIRONMENT_PREFIX, Settings, parse_nameservers
 from gantrymq.launch.checks import cluster_key_of
 from gantrymq.model.errors import ConfigError, ErrorCode, GantryError
+from gantrymq.net.procedures.awaited import awaited
 from gantrymq.net.tls.contexts import Outgoing, TlsConfig, TlsError, outgoing_of
 from gantrymq.net.turn import LoopTurn
 from gantrymq.net.wheel import TimerWheel
@@ -35,17 +36,10 @@ BEGIN_S: Final = 3.0
 class Tables:
     """Calls of a port, awaited."""
 
+    ask = staticmethod(awaited)
+
     def __init__(self, port: BrokerPort) -> None:
         self.port = port
-
-    async def ask(self, method: Callable[..., None], *arguments: object) -> Any:
-        """One call; raises its GantryError."""
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        method(*arguments, answer, lambda token, result: None if token.done() else token.set_result(result))
-        result = await answer
-        if isinstance(result, GantryError):
-            raise result
-        return result
 
     async def rows(
         self, table: str, on_change: Callable[[str, bytes | None], None] = lambda key, value: None
