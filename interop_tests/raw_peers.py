@@ -131,14 +131,14 @@ def amqp_login(user: bytes = b"\x00guest\x00guest") -> bytes:
     return method(0, 10, 11, struct.pack(">I", 0) + b"\x05PLAIN" + struct.pack(">I", len(user)) + user + b"\x05en_US")
 
 
-def amqp(server: Gantry, channel: int = 1, receive_bytes: int = 0) -> Raw:
+def amqp(server: Gantry, channel: int = 1, receive_bytes: int = 0, heartbeat_s: int = 0) -> Raw:
     """An open connection, and a channel if `channel` is not 0."""
     raw = Raw(server, "amqp", receive_bytes)
     raw.send(AMQP_HEADER)
     read_frame(raw)
     raw.send(amqp_login())
     _, _, tune = read_frame(raw)
-    raw.send(method(0, 10, 31, struct.pack(">HIH", 2047, struct.unpack_from(">I", tune, 6)[0], 0)))
+    raw.send(method(0, 10, 31, struct.pack(">HIH", 2047, struct.unpack_from(">I", tune, 6)[0], heartbeat_s)))
     raw.send(method(0, 10, 40, b"\x01/\x00\x00"))
     read_frame(raw)
     if channel:
