@@ -385,7 +385,7 @@ class AmqpDoor:
         """See Door."""
         self._deadline = None
         if self._blocked_until and now_ms >= self._blocked_until:
-            self._unblock()
+            self._try_again(now_ms)
         for event in self._connection.handle_deadline(now_ms, reading=not self._holds):
             self._handle(event)
         self._arm()
@@ -636,13 +636,17 @@ class AmqpDoor:
         self._blocked_until = self.gateway.clock.monotonic_ms() + BLOCKED_MS
         self._arm()
 
-    def _unblock(self) -> None:
+    def _try_again(self, now_ms: int) -> None:
+        """What waits is stored before the client hears that there is room: it hears once."""
+        publisher = self._publisher
+        if publisher is not None and (publisher.waiting() or publisher.bytes_open):
+            self._blocked_until = now_ms + BLOCKED_MS // 10
+            publisher.retry()
+            return
         self._blocked_until = 0
         if self._connection.running and self._connection.has_capability(BLOCKED_CAPABILITY):
             self.send(0, "connection.unblocked")
         self._hold(BLOCKED, False)
-        if self._publisher is not None:
-            self._publisher.retry()
 
     # Answers to deliveries.
 
