@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -13,7 +14,7 @@ from gantrymq.net.procedures.driver import Steps, run
 from gantrymq_gateways.amqp.config import AmqpConfig
 from gantrymq_gateways.amqp.definitions import GROUP, SLICE, DefinitionLimits, Definitions
 from gantrymq_gateways.amqp.messages.consumers import Consumer, Queue
-from gantrymq_gateways.amqp.messages.publish import Contents, Targets
+from gantrymq_gateways.amqp.messages.publish import Contents, Targets, Unstored
 from gantrymq_gateways.amqp.messages.routed import RoutedQueues
 from gantrymq_gateways.amqp.messages.streams import StreamQueue
 from gantrymq_gateways.amqp.messages.timeouts import Clockwork
@@ -94,7 +95,8 @@ class Gateway:
         self.definitions = Definitions(
             self.port, limits, self._queue_gone, self._policies_changed, self._vhost_changed, self._breathe
         )
-        self.targets = Targets(self.definitions)
+        self.unstored: collections.Counter[Unstored] = collections.Counter()
+        self.targets = Targets(self.definitions, "", self.unstored)
         self._targets_in: dict[str, Targets] = {}
         self.renderer = Renderer(self.definitions.exchange_of)
         self.queues: dict[str, Queue] = {}
@@ -219,7 +221,7 @@ class Gateway:
             return self.targets
         found = self._targets_in.get(vhost)
         if found is None:
-            found = self._targets_in[vhost] = Targets(self.definitions, prefix_of(vhost))
+            found = self._targets_in[vhost] = Targets(self.definitions, prefix_of(vhost), self.unstored)
         return found
 
     def _vhost_changed(self, vhost: str) -> None:

@@ -6,6 +6,7 @@ import logging
 import platform
 import secrets
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ from gantrymq_gateways.amqp.door import AmqpDoor
 from gantrymq_gateways.amqp.gateway import Gateway
 from gantrymq_gateways.amqp.management.numbers import Numbers
 from gantrymq_gateways.amqp.management.site import ManagementSite
+from gantrymq_gateways.amqp.messages.publish import Unstored
 from gantrymq_gateways.amqp.wire.constants import CAPABILITIES
 from gantrymq_gateways.amqp.wire.events import Settings
 from gantrymq_gateways.amqp.wire.values import Field, Table
@@ -117,6 +119,10 @@ class AmqpService:
         if metrics is not None:
             text = "Copies of traced AMQP messages that found no place"
             metrics.read("gantry_amqp_trace_dropped_total", text, lambda: gateway.trace_dropped.value, "counter")
+            text = "Published AMQP messages that were not stored, or not yet, by why"
+            for why in Unstored:
+                value = partial(gateway.unstored.__getitem__, why)
+                metrics.read("gantry_amqp_unstored_total", text, value, "counter", outcome=why.value)
         if config.rabbitmq_metrics and metrics is not None:
             Numbers(gateway, context.wheel).start(metrics, context.shared.get("metrics_per_object") or Metrics())
         settings = Settings(

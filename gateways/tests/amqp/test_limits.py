@@ -12,6 +12,7 @@ from gantrymq_gateways.amqp.config import AmqpConfig
 from gantrymq_gateways.amqp.door import BACKLOG_MAX, BLOCKED_MS
 from gantrymq_gateways.amqp.messages import publish as publishing
 from gantrymq_gateways.amqp.messages.consumers import ACQUIRE_COUNT_MAX, Ledger
+from gantrymq_gateways.amqp.messages.publish import Unstored
 from gantrymq_gateways.amqp.properties.writing import RENDERED_MAX
 from gantrymq_gateways.amqp.routes import AmqpRoutes
 from gantrymq_gateways.amqp.wire.content import Properties, encode_properties
@@ -227,6 +228,7 @@ def test_failed_submit_is_nacked() -> None:
     peer.call("confirm.select", False)
     server.port.fail_next("submit", ErrorCode.FLUSH_TIMEOUT)
     assert peer.ask(publish(1, "amq.topic", "a", b"1")) == [(1, "basic.nack", [1, False, False])]
+    assert server.gateway.unstored == {Unstored.REFUSED: 1}
     assert peer.ask(publish(1, "amq.topic", "a", b"1")) == [(1, "basic.ack", [2, False])]
 
 
@@ -467,3 +469,17 @@ def split(data: bytes) -> list[bytes]:
         frames.append(data[:size])
         data = data[size:]
     return frames
+
+
+def test_what_is_not_stored_is_counted() -> None:
+    server = Server()
+    counts = server.gateway.unstored
+    peer = server.client()
+    peer.declare("q")
+    peer.ask(publish(1, "", "q", b"1"), publish(1, "", "nobody", b"2"))
+    peer.ask(publish(1, "", "nobody", b"3", mandatory=True))
+    assert counts == {Unstored.UNROUTED: 1, Unstored.RETURNED: 1}
+    peer.call("tx.select")
+    peer.ask(publish(1, "", "nobody", b"4"), publish(1, "", "nobody", b"5", mandatory=True))
+    peer.call("tx.commit")
+    assert counts == {Unstored.UNROUTED: 2, Unstored.RETURNED: 2}

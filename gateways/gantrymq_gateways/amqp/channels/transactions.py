@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gantrymq.broker.port import ONE_PIECE, BrokerPort, Done, Outcome
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq_gateways.amqp.channels.channel import Channel, Handler
-from gantrymq_gateways.amqp.messages.publish import returned
+from gantrymq_gateways.amqp.messages.publish import Unstored, returned
 from gantrymq_gateways.amqp.messages.tracing import trace
 from gantrymq_gateways.amqp.messages.transaction import Transaction
 from gantrymq_gateways.amqp.wire.constants import PRECONDITION_FAILED, AmqpError
@@ -50,6 +50,8 @@ def tx_commit(channel: Channel) -> Steps:
     unrouted = yield from _store(channel, transaction.messages, acknowledged)
     for copied in transaction.traced:
         trace(channel.door.gateway, channel.door.vhost, copied, channel.door.who())
+    for place in unrouted:
+        channel.door.gateway.unstored[Unstored.RETURNED if place in transaction.returns else Unstored.UNROUTED] += 1
     if channel.dead:
         return
     for place in unrouted:

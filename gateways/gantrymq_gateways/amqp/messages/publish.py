@@ -6,6 +6,8 @@ means natively. Both are forgotten when full, and a target also when definitions
 
 from __future__ import annotations
 
+from collections import Counter
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol
 
 from gantrymq.broker.port import PASSING, BrokerPort, SubmitResult
@@ -69,12 +71,27 @@ class Target:
         self.version = version
 
 
+class Unstored(StrEnum):
+    """Why a message was not stored, or not yet."""
+
+    UNROUTED = "unrouted"
+    """No queue wanted it, and it was dropped, as AMQP has it."""
+    RETURNED = "returned"
+    """The same of a mandatory one."""
+    REFUSED = "refused"
+    """Answered with basic.nack or an error."""
+    RETRIED = "retried"
+    """The broker had no room for it, and nobody waits for a confirm: it is submitted again."""
+
+
 class Targets:
     """Targets by the raw arguments of basic.publish, shared by all connections of a vhost. `prefix`: what stands in front of its names."""
 
-    def __init__(self, definitions: Definitions, prefix: str = "") -> None:
+    def __init__(self, definitions: Definitions, prefix: str = "", unstored: Counter[Unstored] | None = None) -> None:
         self._definitions = definitions
         self.prefix = prefix
+        self.unstored: Counter[Unstored] = Counter() if unstored is None else unstored
+        """What was not stored that was published to them."""
         self._cache: dict[bytes, Target] = {}
 
     def find(self, arguments: bytes) -> Target:
@@ -399,7 +416,7 @@ class Publisher:
 
     def _report(self, batch: Batch, first: int) -> None:
         """Returns, and nacks or errors for what was not stored. Without confirms nobody else would send it again: we do."""
-        channel = batch.channel
+        channel, unstored = batch.channel, self._targets.unstored
         again = Batch(channel)
         again.numbered = False
         for index, code in batch.codes:
@@ -408,16 +425,19 @@ class Publisher:
             if code is ErrorCode.NO_ROUTE:
                 # Not an error: RabbitMQ confirms what no queue wanted, after its basic.return.
                 event = batch.returns.get(index)
+                unstored[Unstored.UNROUTED if event is None else Unstored.RETURNED] += 1
                 if event is not None and not channel.dead:
                     self._return(channel.number, event)
                 continue
+            is_retried = code in PASSING and not batch.numbered
+            unstored[Unstored.RETRIED if is_retried else Unstored.REFUSED] += 1
             if batch.numbered:
                 self._confirm(channel, first + index - 1)
                 if not channel.dead:
                     self._owner.send_frames(nack_frame(channel.number, first + index, False))
                 channel.confirmed = first + index
             if code in PASSING:
-                if not batch.numbered:
+                if is_retried:
                     message = batch.messages[index]
                     again.messages.append(message)
                     again.size += len(message.body) + len(message.properties) + MESSAGE_BYTES
