@@ -46,7 +46,7 @@ WORDS_OF_BOOL: Final = {
 VARIABLE: Final = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}", re.ASCII)
 
 SERVICE_KEYS: Final = ("enabled", "listeners")
-"""Keys that every service's section has without declaring them; `server.py` reads them."""
+"""Keys that every service's section has without declaring them; `launch/plan.py` reads them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Literal
 
 import anyio
 
-from gantrymq import server
 from gantrymq.cli.main import main
+from gantrymq.launch import plan
 from gantrymq.net.testing import EchoDoor
 from gantrymq.services import ServiceContext
 
@@ -118,7 +118,7 @@ class FakeEntryPoint:
 
 
 if __name__ == "__main__":
-    server.discover = lambda: {  # type: ignore[assignment]
+    plan.discover = lambda: {  # type: ignore[assignment]
         name: FakeEntryPoint(name) for name in ("echo", "broker", "nameserver")
     }
     sys.exit(main())

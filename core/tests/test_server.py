@@ -19,14 +19,10 @@ from core.tests.stranger_service import install_stranger
 from gantrymq.config import load, parse_nameservers
 from gantrymq.launch.checks import check_bind
 from gantrymq.launch.exit_codes import EXIT_FAILED, EXIT_USAGE
+from gantrymq.launch.plan import Launch, make_plan, wanted_names
 from gantrymq.model.errors import ConfigError
 from gantrymq.net.loopback import is_loopback
-from gantrymq.server import (
-    Launch,
-    make_plan,
-    wanted_names,
-    write_atomically,
-)
+from gantrymq.server import write_atomically
 from interop_tests import guard
 from interop_tests.waiting import until
 

@@ -12,8 +12,8 @@ import pytest
 
 from gantrymq.cli.main import parse_server_command
 from gantrymq.config import ServerConfig
+from gantrymq.launch.plan import Launch, Plan, make_plan
 from gantrymq.net.listen import FILES_RESERVED
-from gantrymq.server import Launch, Plan, make_plan
 from interop_tests.deploy.files import COMPOSE_FILES, DEPLOY, ROOT, read_yaml
 from interop_tests.deploy.recipe import Image, read_image
 

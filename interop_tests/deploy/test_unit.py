@@ -14,8 +14,8 @@ import pytest
 from gantrymq.cli.main import parse_server_command
 from gantrymq.config import ServerConfig, load
 from gantrymq.launch.exit_codes import EXIT_USAGE
+from gantrymq.launch.plan import Launch, make_plan
 from gantrymq.net.listen import FILES_RESERVED
-from gantrymq.server import Launch, make_plan
 from interop_tests.deploy.files import DEPLOY
 
 UNIT = DEPLOY / "gantry.service"

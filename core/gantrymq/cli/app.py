@@ -105,7 +105,8 @@ Services = Annotated[
 
 def start(command: str, services: list[str] | None = None, **given: Any) -> None:
     """Run a server command."""
-    from gantrymq.server import Launch, run
+    from gantrymq.launch.plan import Launch
+    from gantrymq.server import run
 
     sets = tuple(given.pop("sets") or ())
     raise typer.Exit(run(Launch(command=command, services=tuple(services or ()), sets=sets, **given)))

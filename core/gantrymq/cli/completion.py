@@ -135,7 +135,7 @@ def sections(incomplete: str) -> list[str]:
 
 def gateways(incomplete: str) -> list[str]:
     """Services that `gantry gateway` starts."""
-    from gantrymq.server import WITHOUT_PORT, discover
+    from gantrymq.launch.plan import WITHOUT_PORT, discover
 
     return _fitting((sorted([name for name in discover() if name not in WITHOUT_PORT]), []), incomplete)
 
@@ -143,7 +143,7 @@ def gateways(incomplete: str) -> list[str]:
 def _sections() -> dict[str, tuple[type, tuple[str, ...]]]:
     from gantrymq.cli.settings.catalog import sections_of
     from gantrymq.config import ServerConfig
-    from gantrymq.server import LoadError, discover, load_service
+    from gantrymq.launch.plan import LoadError, discover, load_service
 
     services = {}
     for name, point in discover().items():

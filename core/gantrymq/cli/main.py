@@ -92,7 +92,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         values = parse_server_command(given)
         if values is not None:
-            from gantrymq.server import Launch, run
+            from gantrymq.launch.plan import Launch
+            from gantrymq.server import run
 
             return run(Launch(**values))  # type: ignore[arg-type]  # the table OPTIONS names its fields
         from gantrymq.cli.app import run_app

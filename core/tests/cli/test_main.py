@@ -11,7 +11,7 @@ from gantrymq import __version__, server
 from gantrymq.cli import app as typer_side
 from gantrymq.cli.main import main, parse_server_command
 from gantrymq.launch.exit_codes import EXIT_USAGE
-from gantrymq.server import Launch
+from gantrymq.launch.plan import Launch
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ import pytest
 from gantrymq.auth.config import AuthConfig
 from gantrymq.config import ServerConfig, Settings, gather
 from gantrymq.launch.openings import Openings, openings_of
+from gantrymq.launch.plan import Launch, make_plan
 from gantrymq.model.errors import ConfigError
 from gantrymq.net.places import Place
 from gantrymq.net.tls.contexts import TlsConfig
-from gantrymq.server import Launch, make_plan
 from tests.net.tls.certs import make_certificates
 
 

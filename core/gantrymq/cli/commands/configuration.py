@@ -19,9 +19,9 @@ from gantrymq.cli.settings.catalog import as_toml, sections_of, template
 from gantrymq.cli.settings.check import Effective, effective, examine
 from gantrymq.config import gather, is_secret
 from gantrymq.launch.exit_codes import EXIT_FAILED, EXIT_USAGE
+from gantrymq.launch.plan import Launch, LoadError, discover, load_service, read_settings
 from gantrymq.logs import complain
 from gantrymq.model.errors import ConfigError
-from gantrymq.server import Launch, LoadError, discover, load_service, read_settings
 
 config_app = typer.Typer()
 

@@ -14,8 +14,8 @@ from gantrymq.cli.settings.catalog import sections_of, settings_of
 from gantrymq.config import ServerConfig, Settings, parse_nameservers
 from gantrymq.launch.checks import cluster_key_of, contradictions
 from gantrymq.launch.openings import openings_of
+from gantrymq.launch.plan import LoadError, load_service
 from gantrymq.model.errors import ConfigError
-from gantrymq.server import LoadError, load_service
 from gantrymq.services import Service
 
 

@@ -21,7 +21,7 @@ from gantrymq.cli.settings.catalog import sections_of, settings_of
 from gantrymq.cli.settings.check import Effective
 from gantrymq.config import ServerConfig, load
 from gantrymq.launch.exit_codes import EXIT_USAGE
-from gantrymq.server import discover, load_service
+from gantrymq.launch.plan import discover, load_service
 
 SETTING = re.compile(r"^#(\w+ = )", re.MULTILINE)
 
