@@ -496,7 +496,10 @@ class FakePort:
     ) -> None:
         if self._failed("take_seat", token, on_done):
             return
-        place = self.cursors[cursor]
+        place = self.cursors.get(cursor)
+        if place is None:
+            self._answer(on_done, token, GantryError(ErrorCode.NOT_FOUND, f"cursor {cursor} does not exist"))
+            return
         alone = terms.exclusive or any(held.exclusive for held, _ in place.seats.values())
         if (terms.single and terms.exclusive) or (place.seats and alone):
             self._answer(on_done, token, GantryError(ErrorCode.LEASE_HELD, "in exclusive use"))

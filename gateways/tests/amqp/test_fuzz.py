@@ -1,6 +1,6 @@
 """Damaged conversations: whatever comes, the answer is AMQP, the connection alone suffers, and a neighbour's messages stay.
 
-1,000 inputs every day; 100,000 marked slow.
+1,500 inputs every day (8832: a queue that goes as somebody begins to consume); 100,000 marked slow.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def check(seed: int, count: int) -> None:
     assert server.gateway.doors == {neighbour.door}
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, 1, 8832])
 def test_damaged_conversations(seed: int, caplog: pytest.LogCaptureFixture) -> None:
     check(seed, ROUND)
     assert not [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
