@@ -14,6 +14,7 @@ import pytest
 from gantrymq.cli.security.certificates import Authority
 from interop_tests import commands
 from interop_tests.accounts import ADMIN, PASSWORD, Guarded
+from interop_tests.frameworks.environment import Framework
 from interop_tests.waiting import until
 
 
@@ -162,6 +163,16 @@ def test_a_certificate_is_the_login(server: Guarded, certs: Path) -> None:
     connection.close()
     with pytest.raises(pika.exceptions.ProbableAuthenticationError):
         with_certificate("stranger")
+
+
+@pytest.mark.slow
+def test_amqplain_and_external_by_kombu(server: Guarded, certs: Path, tmp_path: Path) -> None:
+    host, port = server.address("amqp")
+    framework = Framework(
+        tmp_path, AMQP_HOST=host, AMQP_PORT=str(port), AMQPS_PORT=str(server.address("amqp.tls")[1]), CERTS=str(certs),
+        AMQP_USER=ADMIN, AMQP_PASSWORD=PASSWORD,
+    )  # fmt: skip
+    framework.run("kombu_logins")
 
 
 def test_a_consumer_loses_its_right_at_once(server: Guarded) -> None:
