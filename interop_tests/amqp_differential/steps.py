@@ -300,6 +300,9 @@ SCRIPTS: Final[dict[str, list[Step]]] = {
     "management": [
         Http("PUT", "queues/%2F/g-q", {"durable": True, "arguments": {"x-max-length": 5}}), Http("PUT", "queues/%2F/g-q", {"durable": True, "arguments": {"x-max-length": 5}}),
         Http("PUT", "queues/%2F/g-q", {"durable": True, "arguments": {"x-max-length": 6}}), Http("PUT", "queues/%2F/g-q2", {"arguments": {"x-max-length": "six"}}),
+        *(  # the first as KEDA's scaler asks
+            Http("GET", f"queues/%2F?page=1&use_regex=true&pagination=false&name={name}&page_size=100", shows=("item_count",)) for name in ("%5Eg-q%24", "%5EG-Q%24", "g-%5Cd", "%5Eg-n", "%28")
+        ),
         Http("GET", "queues/%2F/g-none"), Http("DELETE", "queues/%2F/g-none"), Http("PUT", "exchanges/%2F/g-e", {"type": "topic", "durable": True}),
         Http("PUT", "exchanges/%2F/g-e", {"type": "fanout", "durable": True}), Http("PUT", "exchanges/%2F/g-e2", {"type": "foo"}), Http("PUT", "exchanges/%2F/g-e2", {}),
         Http("POST", "bindings/%2F/e/g-e/q/g-q", {"routing_key": "a.#"}), Http("POST", "bindings/%2F/e/g-e/q/g-none", {"routing_key": "a"}),

@@ -124,6 +124,15 @@ def test_lists(server: Server, client: Client) -> None:
     assert rows[0] == {"name": "a", "messages": 1, "messages_unacknowledged": 1}
     _, page = client.ask("GET", "queues?page=2&page_size=1&sort=name&name=")
     assert (page["total_count"], page["page_count"], page["items"][0]["name"][:8]) == (3, 3, "amq.gen-")
+    for name, wanted in (
+        ("%5E%5BAB%5D%24", ["a", "b"]),
+        ("%5E%5CD%24", ["a", "b"]),
+        ("%5E%5Cd%24", []),
+        ("B%7CX", ["b"]),
+    ):
+        _, page = client.ask("GET", f"queues/%2F?page=1&use_regex=true&pagination=false&page_size=100&name={name}")
+        assert sorted(row["name"] for row in page["items"] if not row["name"].startswith("amq.")) == wanted, name
+    assert client.ask("GET", "queues?use_regex=true&name=%28")[0] == 400
     _, consumers = client.ask("GET", "consumers")
     assert (consumers[0]["consumer_tag"], consumers[0]["queue"]["name"]) == ("tag", "a")
     _, channels = client.ask("GET", "channels")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
+from gantrymq.auth.expressions import ExpressionError, matches
 from gantrymq.broker.port import Outcome
 from gantrymq.model.errors import GantryError
 from gantrymq.net.procedures.driver import Steps
@@ -80,7 +82,8 @@ class Api:
         columns = query.get("columns", "")
         found: Any = items
         if "name" in query:
-            found = [item for item in items if query["name"].lower() in str(item.get("name", "")).lower()]
+            wanted = name_filter(query["name"], query.get("use_regex") == "true")
+            found = [item for item in items if wanted(str(item.get("name", "")))]
         if "sort" in query:
             key = query["sort"]
             backwards = query.get("sort_reverse") == "true"
@@ -100,6 +103,22 @@ class Api:
             "page_size": size, "total_count": len(every),
         }  # fmt: skip
         return 200, json.dumps(head).encode()[:-1] + b', "items":' + text + b"}", ""
+
+
+_LETTERS: Final = re.compile(r"\\.|[A-Z]+")
+"""Of an expression: large letters, and what stands behind a backslash (`\\D` is not `\\d`)."""
+
+
+def name_filter(name: str, is_expression: bool) -> Callable[[str], bool]:
+    """What names a list is asked for: those with this text in them, or that this expression matches; large letters are as small ones. Raises ValueError."""
+    if not is_expression:
+        return lambda found: name.lower() in found.lower()
+    small = _LETTERS.sub(lambda part: part[0] if part[0][0] == "\\" else part[0].lower(), name)
+    try:
+        matches(small, "")
+    except ExpressionError as error:
+        raise ValueError(f"name {name!r}: {error}") from None
+    return lambda found: matches(small, found.lower())
 
 
 def failure(error: Exception) -> tuple[int, str, str]:
