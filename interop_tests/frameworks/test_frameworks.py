@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
+import pika
 import pytest
 
 from interop_tests.frameworks.environment import Framework, directory
-from interop_tests.running import Gantry
+from interop_tests.running import Gantry, free_port
 from interop_tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -71,6 +74,38 @@ def test_celery_worker_killed_in_the_middle(framework: Framework, request: pytes
     (framework.place / "second half").touch()
     framework.begin(CELERY_READY, *worker, QUEUE="late")
     until(lambda: len(set(framework.lines("written"))) == 60)
+
+
+def test_flower_shows_what_waits(framework: Framework, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    says(request, "Celery Flower", "lengths of queues by the management API")
+    management, page = free_port(), free_port()
+    gantry = Gantry(tmp_path / "managed", settings=(f"amqp.management_port={management}",))
+    gantry.directory.mkdir()
+    try:
+        host, port = gantry.start().address("amqp")
+        connection = pika.BlockingConnection(pika.ConnectionParameters(host, port))
+        channel = connection.channel()
+        channel.queue_declare("celery", durable=True)
+        for _ in range(7):
+            channel.basic_publish("", "celery", b"{}")
+        channel.basic_get("celery")
+        framework.begin(
+            "Connected to amqp", "celery", f"--broker=amqp://guest:guest@{host}:{port}//", "flower", f"--port={page}",
+            "--address=127.0.0.1", f"--broker-api=http://guest:guest@127.0.0.1:{management}/api/",
+            FLOWER_UNAUTHENTICATED_API="true",
+        )  # fmt: skip
+        with httpx.Client(base_url=f"http://127.0.0.1:{page}", timeout=30) as flower:
+            (queue,) = flower.get("/api/queues/length").json()["active_queues"]
+            assert [queue[name] for name in ("name", "messages", "messages_ready", "messages_unacknowledged")] == [
+                "celery", 7, 6, 1
+            ]  # fmt: skip
+            shown = re.sub(r"<[^>]+>|\s", " ", flower.get("/broker").text)
+        assert "celery 7 1 6 0" in " ".join(shown.split())
+        framework.kill()
+        connection.close()
+        gantry.stop()
+    finally:
+        gantry.kill()
 
 
 def test_kombu(framework: Framework, request: pytest.FixtureRequest) -> None:
