@@ -160,6 +160,8 @@ class MqttGateway:
         self._stopped = False
         self._life = 0
         """Counts comings of the broker: answers to procedures of an earlier one are not ours any more."""
+        self._early: list[tuple[str, bytes | None]] | None = None
+        """What other gateways change of sessions while this one reads the filters, to load both."""
 
     def limits_now(self) -> ConnectionLimits:
         """Of a connection that begins now: the brokers' limit of bodies may be another one than it was."""
@@ -268,20 +270,23 @@ class MqttGateway:
 
     def _begin(self, life: int) -> Steps:
         port = self.shell.port
+        self._early = early = []
         sessions = yield call(port.watch_table, SESSION_TABLE, self._session_changed)
         filters = yield call(port.watch_table, FILTER_TABLE, self._filter_changed)
-        kept = yield call(port.watch_table, retained.TABLE, self.kept.changed)
+        self.lifecycle.table.load(sessions, filters, self.shell.clock.now_ms())
+        self._early = None
+        for key, value in early:
+            self._session_changed(key, value)
+        self.kept.load((yield call(port.watch_table, retained.TABLE, self.kept.changed)))
         exchanges = yield call(port.watch_table, exchange.TABLE, self.lifecycle.exchange_changed)
+        self.lifecycle.exchanges.clear()
+        self.lifecycle.exchanges.update(exchanges)
         long = yield call(port.watch_table, LONG_TOPIC_TABLE, self._long_topic_changed)
+        for native, value in long.items():
+            self.long_topics.foreign[native] = value.decode()
         tap = yield self.fanout.open()
         if life != self._life or self._stopped:
             raise GantryError(ErrorCode.UNAVAILABLE, "the broker was lost meanwhile")
-        self.lifecycle.table.load(sessions, filters, self.shell.clock.now_ms())
-        self.lifecycle.exchanges.clear()
-        self.lifecycle.exchanges.update(exchanges)
-        self.kept.load(kept)
-        for native, value in long.items():
-            self.long_topics.foreign[native] = value.decode()
         self.fanout.opened(tap)
         yield from self.operate.begin()
         yield from self.will_rows.begin()
@@ -296,6 +301,7 @@ class MqttGateway:
             self._sys_handle = self.shell.wheel.call_at(now_ms + self.config.sys_interval_s * 1000, self._sys_tick)
 
     def _begun(self, life: int, error: GantryError | None) -> None:
+        self._early = None
         on_ready, self._on_ready = self._on_ready, None
         if on_ready is not None:
             on_ready(error)
@@ -361,7 +367,10 @@ class MqttGateway:
         }
 
     def _session_changed(self, key: str, value: bytes | None) -> None:
-        self.lifecycle.session_changed(key, value)
+        if self._early is not None:
+            self._early.append((key, value))
+        else:
+            self.lifecycle.session_changed(key, value)
 
     def _filter_changed(self, key: str, value: bytes | None) -> None:
         self.lifecycle.table.changed_filter(key, value, self.shell.clock.now_ms())

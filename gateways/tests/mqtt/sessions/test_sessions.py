@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,10 @@ from gantrymq.broker.port import Outcome
 from gantrymq.model import properties as props
 from gantrymq.model import sysflag
 from gantrymq.model.errors import ErrorCode
+from gantrymq_gateways.mqtt import retained
+from gantrymq_gateways.mqtt.messages import exchange
 from gantrymq_gateways.mqtt.messages.deliver import FETCH_BYTES_MAX
+from gantrymq_gateways.mqtt.tables import FILTER_TABLE
 from gantrymq_gateways.mqtt.wire import codec
 from gantrymq_gateways.mqtt.wire import constants as c
 from gantrymq_gateways.mqtt.wire.codec import (
@@ -627,3 +631,26 @@ def test_a_session_that_could_not_be_forgotten_expires_later(failing: str) -> No
     assert not world.port.failures[failing]
     assert world.port.tables["mqtt_session"] == {}
     assert [name for name in world.port.leases if name.startswith("mqtt:")] == []
+
+
+@pytest.mark.parametrize("table", [FILTER_TABLE, retained.TABLE, exchange.TABLE])
+def test_a_session_that_another_gateway_stores_during_the_start_is_known(table: str) -> None:
+    world = World()
+    client = world.client("c", clean=False)
+    client.subscribe("a")
+    client.disconnect()
+    port = world.port.crash(mode="late")
+    row = port.tables["mqtt_session"].pop("c")
+    watch_table = port.watch_table
+
+    def watch(name: str, on_change: Any, token: object, on_done: Any) -> None:
+        if name == table:
+            port.tables["mqtt_session"]["c"] = row
+            for watcher in port.table_watchers["mqtt_session"]:
+                watcher("c", row)
+        watch_table(name, on_change, token, on_done)
+
+    port.watch_table = watch  # type: ignore[method-assign]
+    again = World("late", port=port)
+    assert len(again.gateway.lifecycle.table) == 1
+    assert again.client("c", clean=False).present
