@@ -32,6 +32,7 @@ from gantrymq.model.errors import ConfigError, GantryError
 from gantrymq.net.api import Wheel
 from gantrymq.net.dial.page import post
 from gantrymq.net.procedures.awaited import awaited
+from gantrymq.net.procedures.driver import Steps, run
 
 log = logging.getLogger(__name__)
 
@@ -107,8 +108,14 @@ async def follow(authority: Authority, port: BrokerPort) -> None:
     """Have the users, tokens and policies behind `port`, now and as they change, and write the audit trail there. Raises GantryError."""
     authority.audit.attach(port)
     authority.attach(partial(_replace_row, port))
+    await awaited(lambda token, on_done: run(_load(authority, port), partial(on_done, token)))
+
+
+def _load(authority: Authority, port: BrokerPort) -> Steps:
+    """The tables as they are: no change comes between an answer and what is done with it."""
     for table in (USERS, TOKENS, POLICIES):
-        authority.load(table, await awaited(port.watch_table, table, partial(authority.apply, table)))
+        rows: dict[str, bytes] = yield partial(port.watch_table, table, partial(authority.apply, table))
+        authority.load(table, rows)
 
 
 def _replace_row(port: BrokerPort, before: User, after: User) -> None:

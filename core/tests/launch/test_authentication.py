@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,8 @@ from gantrymq.auth.audit import Audit
 from gantrymq.auth.authority import Authority
 from gantrymq.auth.config import AuthConfig
 from gantrymq.auth.keys import KeyFileError, add_key, read_keys
-from gantrymq.launch.authentication import _admin_of, _tokens_of
+from gantrymq.auth.rows import USERS, User, encode
+from gantrymq.launch.authentication import _admin_of, _tokens_of, follow
 from gantrymq.model.errors import ConfigError
 from gantrymq.net.testing import ManualClock, ManualWheel
 
@@ -82,3 +84,16 @@ def test_key_sets_that_are_none(tmp_path: Path, content: str | None, settings: d
 
     with pytest.raises(ConfigError, match=why):
         asyncio.run(main())
+
+
+def test_a_user_who_is_deleted_as_the_tables_come_stays_deleted(tmp_path: Path) -> None:
+    made = authority(tmp_path, enabled=True)
+
+    class Port:
+        def watch_table(self, table: str, on_change: Any, token: object, on_done: Any) -> None:
+            on_done(token, {"bob": encode(User("bob"))} if table == USERS else {})
+            on_change("bob", None)
+
+    asyncio.run(follow(made, Port()))  # type: ignore[arg-type]
+    assert made.loaded
+    assert not made._rows[USERS]

@@ -270,7 +270,7 @@ class MqttGateway:
 
     def _begin(self, life: int) -> Steps:
         port = self.shell.port
-        self._early = early = []
+        self._early = early = list[tuple[str, bytes | None]]()
         sessions = yield call(port.watch_table, SESSION_TABLE, self._session_changed)
         filters = yield call(port.watch_table, FILTER_TABLE, self._filter_changed)
         self.lifecycle.table.load(sessions, filters, self.shell.clock.now_ms())
