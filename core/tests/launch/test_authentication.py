@@ -91,8 +91,12 @@ def test_a_user_who_is_deleted_as_the_tables_come_stays_deleted(tmp_path: Path) 
 
     class Port:
         def watch_table(self, table: str, on_change: Any, token: object, on_done: Any) -> None:
-            on_done(token, {"bob": encode(User("bob"))} if table == USERS else {})
-            on_change("bob", None)
+            def arrive() -> None:
+                """Both in one read of a connection."""
+                on_done(token, {"bob": encode(User("bob"))} if table == USERS else {})
+                on_change("bob", None)
+
+            asyncio.get_running_loop().call_soon(arrive)
 
     asyncio.run(follow(made, Port()))  # type: ignore[arg-type]
     assert made.loaded
