@@ -136,7 +136,7 @@ def test_names_of_a_broker_that_is_away_wait_and_others_go_on(cluster: Cluster) 
     third.start()
     for gateway in gateways:
         until(lambda gateway=gateway: comes_in(gateway, theirs))  # type: ignore[misc]
-    subscriber = Paho(gateways[0], others, False).start()
+    subscriber = Paho(gateways[0], client_of(cluster, "broker-1", "z"), False).start()
     os.kill(third.pid, signal.SIGSTOP)
     try:
         for gateway in gateways:
