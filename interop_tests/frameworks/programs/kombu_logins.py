@@ -36,7 +36,7 @@ def there_and_back(connection, queue):
 
 def opens(connection, queue):
     with connection:
-        connection.channel().queue_declare(queue)
+        connection.channel().queue_declare(queue, auto_delete=False)
 
 
 def refused(connection):

@@ -159,7 +159,7 @@ class QueueEngine:
             self._by_name[policy.dead_kind, policy.name] = cursor.light
         queue.used_ms = self._broker.wheel.now_ms()
         self._attempt(partial(self._scan, queue))
-        self._settle_soon(queue)
+        self._due(queue)
         self._try_kept(queue, LATER_MS)
 
     def _deleted(self, cursor: Cursor) -> None:
@@ -354,7 +354,7 @@ class QueueEngine:
         self._later(LATER_MS, partial(self._scan, queue))
 
     def _due(self, queue: ManagedQueue) -> None:
-        """Something came back that may have expired, or may be too much."""
+        """What came back, or was there before the start, may have expired or be too much."""
         if queue.policy.drops_head:
             self._too_long(queue)
         self._settle_soon(queue)
