@@ -19,7 +19,7 @@ from gantrymq.model.message import LOOPBACK_HOST, Message
 from gantrymq.model.names import java_hash, light_name
 from gantrymq.model.properties import OWN_CRC_SIZE, own_crc
 from gantrymq.model.sysflag import STORE_HOST_V6
-from gantrymq.store.light.recent import Recent
+from gantrymq.store.light.recent import RECENT_RECORD_MAX, Recent
 from gantrymq.store.log import record
 from gantrymq.store.log.groups import CONTINUATION, DISPATCH_TOPIC, PAIR, group_head
 from gantrymq.store.log.record import HEAD, SHORT
@@ -133,6 +133,7 @@ class Appender:
             raise
         self.position = end
         self.last_ms = now_ms
+        self.recent.appended(end)
         return end
 
     def _encode(
@@ -335,7 +336,8 @@ class Appender:
             self.spread.begin(unit)
         else:
             self._lights.add_all(targets, *unit)
-            self.recent.add(message, unit[0], unit[1])
+            if unit[1] <= RECENT_RECORD_MAX:
+                self.recent.newer[unit[0]] = message
         for name in message.lmq:
             queue = self._client_queue(name)
             if not queue.pending:

@@ -13,12 +13,11 @@ if TYPE_CHECKING:
     from gantrymq.model.message import Message
 
 RECENT_MAX: Final = 1_024
-"""Messages kept at least, and twice as many at most, unless they are large: readers that keep up are behind by what one or two turns append."""
+"""Messages kept at least, and twice as many and those of an append at most, unless they are large: readers that keep up are behind by what one or two turns append."""
 RECENT_BYTES_MAX: Final = 1024 * 1024
-"""Bytes of their records, in the same way."""
+"""Bytes of the log that they lie in, in the same way."""
 RECENT_RECORD_MAX: Final = 32 * 1024
 """Bytes of a record that is kept: reading a larger one costs more than decoding it, and a few would hold many megabytes while nothing else comes."""
-
 NOTHING: Final = 1 << 62
 """Behind every position."""
 
@@ -26,38 +25,37 @@ NOTHING: Final = 1 << 62
 class Recent:
     """By position in the log. The older half goes when the newer one is full."""
 
-    __slots__ = ("_bytes", "_newer", "_older", "begin")
+    __slots__ = ("_older", "begin", "newer")
 
     def __init__(self) -> None:
         self.begin = NOTHING
         """Where the first one begins that is here."""
-        self._newer: dict[int, Message] = {}
+        self.newer: dict[int, Message] = {}
+        """Takes records of at most RECENT_RECORD_MAX as they are stored."""
         self._older: dict[int, Message] = {}
-        self._bytes = 0
 
-    def add(self, message: Message, position: int, size: int) -> None:
-        """A message that is being stored there."""
-        if message.kind != PLAIN or message.sys_flag or message.lmq or size > RECENT_RECORD_MAX:
-            return  # it gets its own topic back, or its record is none of the plain ones
-        if len(self._newer) >= RECENT_MAX or self._bytes >= RECENT_BYTES_MAX:
-            self._older, self._newer = self._newer, {}
-            self._bytes = 0
-            self.begin = next(iter(self._older))
+    def appended(self, end: int) -> None:
+        """An append came to its end there."""
+        if not self.newer:
+            return
+        first = next(iter(self.newer))
+        if len(self.newer) >= RECENT_MAX or end - first >= RECENT_BYTES_MAX:
+            self._older, self.newer = self.newer, {}
+            self.begin = first
         elif self.begin == NOTHING:
-            self.begin = position
-        self._newer[position] = message
-        self._bytes += size
+            self.begin = first
 
     def find(self, position: int, size: int) -> Message | None:
         """The message whose record of `size` bytes begins at `position`, if it is still here and still says so: it may have been handed in again."""
-        message = self._newer.get(position) or self._older.get(position)
+        message = self.newer.get(position) or self._older.get(position)
         if message is None or message.physical_offset != position or message.size != size:
             return None
+        if message.kind != PLAIN or message.sys_flag or message.lmq:
+            return None  # it gets its own topic back, or its record is none of the plain ones
         return message
 
     def clear(self) -> None:
         """Positions will be taken again."""
         self.begin = NOTHING
-        self._newer.clear()
+        self.newer.clear()
         self._older.clear()
-        self._bytes = 0

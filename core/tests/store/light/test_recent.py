@@ -94,18 +94,30 @@ def test_an_append_that_failed_leaves_nothing_behind(bench: Bench, message_of: C
     assert store._appender.recent.find(at, message.size) is None
 
 
-@pytest.mark.parametrize(
-    ("size", "kept"), [(100, 2 * recent.RECENT_MAX), (recent.RECENT_RECORD_MAX, 64), (recent.RECENT_RECORD_MAX + 1, 0)]
-)
+@pytest.mark.parametrize(("size", "kept"), [(100, 2 * recent.RECENT_MAX), (recent.RECENT_RECORD_MAX, 64)])
 def test_it_keeps_a_bounded_number(size: int, kept: int, message_of: Callable[..., Message]) -> None:
     found = Recent()
     for number in range(5_000):
         message = message_of(number)
         message.physical_offset, message.size = number * size, size
-        found.add(message, number * size, size)
+        found.newer[number * size] = message
+        found.appended((number + 1) * size)
     there = [number for number in range(5_000) if found.find(number * size, size) is not None]
     assert kept // 2 <= len(there) <= kept
     assert there == list(range(5_000 - len(there), 5_000))
-    assert found.begin == (there[0] * size if there else recent.NOTHING)
+    assert found.begin == there[0] * size
     found.clear()
     assert found.begin == recent.NOTHING
+
+
+@pytest.mark.parametrize(
+    ("size", "is_kept"), [(recent.RECENT_RECORD_MAX - 1_000, True), (recent.RECENT_RECORD_MAX, False)]
+)
+def test_large_records_are_read(size: int, is_kept: bool, bench: Bench, message_of: Callable[..., Message]) -> None:
+    store = bench.open()
+    message = message_of(1, bytes(size))
+    store.append([message], [(7,)])
+    (found,) = entries(store, 7)
+    assert found is not None
+    assert found.body == message.body
+    assert (found is message) == is_kept
