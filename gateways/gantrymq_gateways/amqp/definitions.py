@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from sys import intern
 from typing import Any, Final
 
 import msgspec
@@ -19,6 +18,7 @@ from gantrymq.broker.port import END, FIND, FOR_EXCHANGE, FOR_QUEUE, BrokerPort,
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.indexes.multimap import MultiMap
+from gantrymq.model.indexes.shared import shared
 from gantrymq.model.queue_policy import Policy
 from gantrymq.net.procedures.driver import Call, Done, Steps, in_order
 from gantrymq.net.procedures.order import Lock
@@ -216,9 +216,9 @@ class Definitions:
         if data is not None:
             found = binding_from(data)
             queue = self.queues.get(found.destination) if found.to_queue else None
-            destination = intern(found.destination) if queue is None else queue.name
+            destination = shared(found.destination) if queue is None else queue.name
             key = destination if found.key == destination else found.key  # most often; one object then
-            binding = Binding(intern(found.source), found.to_queue, destination, key, found.arguments, found.finished)
+            binding = Binding(shared(found.source), found.to_queue, destination, key, found.arguments, found.finished)
             self._bindings[row] = binding
             self._by_source.add(binding.source, row)
             self._by_destination[binding.to_queue].add(destination, row)

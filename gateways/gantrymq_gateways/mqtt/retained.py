@@ -8,11 +8,11 @@ Their form: gantrymq.model.tables.retained_rows.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from sys import intern
 from typing import TYPE_CHECKING, Final
 
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.indexes.shared import shared
 from gantrymq.model.limits import BODY_BYTES_CEILING, PROPERTIES_BYTES_MAX
 from gantrymq.model.tables import message_rows
 from gantrymq.model.tables.retained_rows import EXTENDED, FIXED, PAIRS_RESERVE, TABLE, row_head, row_key
@@ -247,7 +247,7 @@ class RetainedStore:
             if found is None:
                 if level.below is NO_LEVELS:
                     level.below = {}
-                found = level.below[intern(word)] = _Level()
+                found = level.below[shared(word)] = _Level()
             level = found
         return level
 

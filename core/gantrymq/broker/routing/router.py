@@ -9,7 +9,6 @@ import json
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from itertools import chain
-from sys import intern
 from typing import Any
 
 from gantrymq.broker.matches import NO_MATCH, RouteMatch, Tap
@@ -20,6 +19,7 @@ from gantrymq.broker.topics import CACHE_MAX, Topic
 from gantrymq.model.dialect import quick_json
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.indexes.multimap import MultiMap
+from gantrymq.model.indexes.shared import shared
 from gantrymq.model.message import Message
 
 ROUTES_MAX = 2_000_000
@@ -93,7 +93,7 @@ class Router:
     def add(self, route: Route) -> None:
         """Install a durable route, replacing one of the same id. Raises ILLEGAL_ARGUMENT for an unknown kind or bad expression."""
         known = self._topics.get(route.topic) if route.topic is not None else None  # whose name is the same object
-        topic = known.name if known is not None else route.topic and intern(route.topic)
+        topic = known.name if known is not None else route.topic and shared(route.topic)
         target = _Target(route.kind, topic, route.light)
         number = self._install(target, route.expression)
         self._forget(route.route_id)

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
-from sys import intern
 from typing import Any, Final
 
+from gantrymq.model.indexes.shared import shared
 from gantrymq.net.held.outbound import Piece, Pieces, gathered
 from gantrymq_gateways.amqp.wire import constants as c
 from gantrymq_gateways.amqp.wire.assembling import Assembling, Content, expected_content
@@ -554,12 +554,12 @@ class Connection:
             said = {name for name, value in capabilities.value if value.kind == "t" and value.value}
             found = c.ASKED_CAPABILITIES & said
             self._capabilities = _same_capabilities.setdefault(found, found)
-        self.client = intern(text_or_empty(lookup(properties, "product"))[:64])
+        self.client = shared(text_or_empty(lookup(properties, "product"))[:64])
         self.client_name = text_or_empty(lookup(properties, "connection_name"))[:128]
         if mechanism not in self._mechanisms.decode().split():
             self._logged_in(mechanism, False)
             return
-        self.mechanism = intern(mechanism)
+        self.mechanism = shared(mechanism)
         self._secured(bytes(response))
 
     def _secured(self, response: bytes) -> None:
@@ -579,7 +579,7 @@ class Connection:
                 return
             user = False
         if isinstance(user, str):
-            self.user = intern(user)
+            self.user = shared(user)
             self._state = State.TUNE
             settings = self._settings
             self.send(0, "connection.tune", settings.channel_max, settings.frame_max, settings.heartbeat_s)

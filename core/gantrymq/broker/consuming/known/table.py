@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from sys import intern
 
 from gantrymq.broker.consuming.known.idle import IdleCursors, may_rest
 from gantrymq.broker.consuming.roles import Managed, QueueReader, Seated, parse_queue
 from gantrymq.broker.consuming.window import AckWindow
 from gantrymq.broker.port import SHARED_GROUP
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.indexes.shared import shared
 
 POP_PREFIX = "pop:"
 """Cursor groups of pop consumers: this and the consumer group's name."""
@@ -45,7 +45,7 @@ class Cursor:
     def __init__(self, cursor_id: int, queue: str, group: str, start: int) -> None:
         self.id = cursor_id
         self.queue = queue
-        self.group = intern(group)
+        self.group = shared(group)
         self.light, self.topic, self.queue_id = parse_queue(queue)
         self.window = AckWindow(start)
         self.parked: deque[Callable[[], None]] | None = None
