@@ -251,6 +251,11 @@ class Gantry:
             process.log()[-2000:] for process in self.processes
         )
 
+    def wait_for_topic(self, name: str) -> None:
+        """Until the nameserver knows the topic: it hears of one a moment after a message is in it. Commands run from then on find it."""
+        command = [sys.executable, "-m", "gantrymq", "topic", "show", name, "--nameserver", self.doors["nameserver"]]
+        until(lambda: subprocess.run(command, capture_output=True, check=False).returncode == 0)
+
     def log(self) -> str:
         return "\n".join(process.log() for process in self.processes)
 

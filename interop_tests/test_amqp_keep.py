@@ -111,9 +111,7 @@ def test_segments_go_when_all_is_acknowledged_and_only_then(server: Gantry) -> N
 
 def attribute(server: Gantry, given: str) -> None:
     where = ("--nameserver", server.doors["nameserver"])
-    until(
-        lambda: gantry("topic", "show", EXCHANGE, *where).returncode == 0
-    )  # the nameserver hears of it a moment later
+    server.wait_for_topic(EXCHANGE)
     said = gantry("topic", "update", EXCHANGE, "--attribute", given, *where)
     assert said.returncode == 0, said.stderr
     shown = gantry("topic", "show", EXCHANGE, *where, COLUMNS="200")

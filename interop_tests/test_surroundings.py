@@ -37,6 +37,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gantry]:
     try:
         made.start()
         asyncio.run(send(made.doors["nameserver"]))
+        made.wait_for_topic("letters")
         yield made
     finally:
         made.stop()
