@@ -73,7 +73,7 @@ def test_an_event_meets_the_routes_of_the_subscriptions_that_it_matches(document
         for number, document in enumerate(documents)
         if number not in removed and subscription(document).matches(event.attributes)
     ]
-    assert sorted(routes.match(message)) == expected
+    assert sorted(set(routes.match(message))) == expected
     for number in range(len(documents)):
         routes.remove(number)
     assert not routes._topics
@@ -135,6 +135,44 @@ def test_routes_that_ask_for_the_same_type_are_told_apart_by_their_prefixes():
     )
     assert 123 in set(routes.match(to_message(event, "t", 0)))
     assert len(tried) < 12
+
+
+def without(tenant):
+    return {"not": {"exact": {"tenant": tenant}}}
+
+
+@pytest.mark.parametrize(
+    "of_one",
+    [
+        lambda tenant: [{"not": {"prefix": {"type": "order"}}}],
+        lambda tenant: [without(tenant), {"not": {"suffix": {"subject": "/x"}}}],
+        lambda tenant: [{"not": {"any": [{"exact": {"tenant": tenant}}, {"exact": {"type": "order"}}]}}],
+        lambda tenant: [{"not": {"all": [{"exact": {"type": "order"}}, {"prefix": {"subject": "r"}}]}}],
+        lambda tenant: [{"not": {"any": [without(tenant), {"exact": {"type": "order"}}]}}],
+        lambda tenant: [{"any": [{"exact": {"tenant": tenant}}, {"prefix": {"subject": f"{tenant}/"}}]}],
+    ],
+)
+@pytest.mark.parametrize("types", [[], ["order"]])
+def test_routes_that_share_what_they_do_not_want_are_tried_together(of_one, types):
+    documents = [{"types": types, "filters": of_one(f"t{number}")} for number in range(300)]
+    routes = installed(documents)
+    (each,) = routes._topics["t"].values()
+    tried = []
+
+    def counted(test):
+        return lambda attributes: tried.append(test) or test(attributes)
+
+    places = [
+        place for values in each.values.values() for sizes in values.by_length.values() for place in sizes.values()
+    ]
+    for place in [each.rest, *places]:
+        for group in place.groups.values():
+            group.test = group.test and counted(group.test)
+            for route in group.routes.values():
+                route.tests = tuple(map(counted, route.tests))
+    attributes = {"specversion": "1.0", "id": "1", "source": "s", "type": "order", "tenant": "x", "subject": "r/x"}
+    assert list(routes.match(to_message(Event(attributes, b"", DataState.PRESENT, {}), "t", 0))) == []
+    assert len(tried) < 20
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,8 @@ def _suffix(name: str, wanted: str) -> Test:
     return lambda attributes: attributes.get(name, "").endswith(wanted)
 
 
-_COMPARISONS: Final[dict[str, Callable[[str, str], Test]]] = {"exact": _exact, "prefix": _prefix, "suffix": _suffix}
+COMPARISONS: Final[dict[str, Callable[[str, str], Test]]] = {"exact": _exact, "prefix": _prefix, "suffix": _suffix}
+"""By dialect: what compares one attribute with a text."""
 # A missing attribute makes all three false (3.2.4.1): wanted values are never empty.
 
 
@@ -70,7 +71,7 @@ class _Compiler:
             raise FilterError(f"{place}: a filter is an object with one member, its dialect")
         dialect, argument = next(iter(expression.items()))
         place = f"{place}.{dialect[:32]}"
-        if dialect in _COMPARISONS:
+        if dialect in COMPARISONS:
             return self._comparison(dialect, argument, place)
         if dialect in ("all", "any"):
             if not isinstance(argument, list) or not argument:
@@ -95,7 +96,7 @@ class _Compiler:
                 raise FilterError(f"{place}: {error}") from None
             if not isinstance(wanted, str) or not wanted:
                 raise FilterError(f"{place}.{name}: the value must be a string that is not empty")
-            tests.append(_COMPARISONS[dialect](name, wanted))
+            tests.append(COMPARISONS[dialect](name, wanted))
         return _all(tests)
 
 
