@@ -40,6 +40,8 @@ from gantrymq.broker.slices import Upkeep
 from gantrymq.broker.tables.snapshots import SnapshotWork
 from gantrymq.broker.tables.tables import Rows
 from gantrymq.broker_metrics import BrokerMetrics, registered
+from gantrymq.cluster.forward.following import PeerPort
+from gantrymq.cluster.forward.peers import Peers
 from gantrymq.cluster.slots.keeping import SlotKeeper
 from gantrymq.cluster.wire.dial import Dialer
 from gantrymq.cluster.wire.server import GatewaySession
@@ -97,8 +99,8 @@ class BrokerService:
         self._flusher: Flusher | None = None
         self._cold: ColdReads | None = None
         self._registrar: Registrar | None = None
-        self._dialer: Dialer | None = None
-        """The way to the metadata group."""
+        self._dialers: list[Dialer] = []
+        """The ways to other broker groups, the one to the metadata group first."""
         self._export: ConfigExport | None = None
         self._snapshots: SnapshotWork | None = None
         self._worker: ThreadPoolExecutor | None = None
@@ -224,10 +226,19 @@ class BrokerService:
             return
         port = None
         if group != broker.config.name:
-            self._dialer = Dialer(context.nameservers, group, key, context.shared.get("cluster_tls"))
-            port = self._dialer.port
-            context.spawn(self._dialer.keep)
+            dialer = Dialer(context.nameservers, group, key, context.shared.get("cluster_tls"))
+            self._dialers.append(dialer)
+            port = dialer.port
+            context.spawn(dialer.keep)
         SlotKeeper(broker, port, secrets.randbits).start()
+
+        def connect(name: str) -> tuple[PeerPort, Callable[[], None]]:
+            dialer = Dialer(context.nameservers, name, key, context.shared.get("cluster_tls"), lambda: False)
+            self._dialers.append(dialer)
+            context.spawn(dialer.keep)
+            return dialer.port, dialer.close
+
+        Peers(broker, broker.config.name, connect).start()
 
     def _tell_health(self, health: Health | None, registrar: Registrar) -> None:
         store = self._store
@@ -249,8 +260,8 @@ class BrokerService:
         """Leave the routes first: clients move on while we finish."""
         if self._registrar is not None:
             await self._registrar.stop(deadline_s)
-        if self._dialer is not None:
-            self._dialer.close()
+        for dialer in self._dialers:
+            dialer.close()
 
     async def stop(self) -> None:
         """Write what a clean stop writes and close the files."""

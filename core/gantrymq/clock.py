@@ -6,7 +6,7 @@ Everything that needs time takes a `Clock` (see `services.py`); this is the one 
 
 from __future__ import annotations
 
-from time import monotonic_ns, time_ns
+from time import CLOCK_BOOTTIME, clock_gettime_ns, monotonic_ns, time_ns
 
 
 class SystemClock:
@@ -21,3 +21,7 @@ class SystemClock:
     def monotonic_ms(self) -> int:
         """Milliseconds since some fixed moment; never goes back."""
         return monotonic_ns() // 1_000_000
+
+    def boot_ms(self) -> int:
+        """The same, but that it goes on while the machine sleeps."""
+        return clock_gettime_ns(CLOCK_BOOTTIME) // 1_000_000

@@ -21,6 +21,9 @@ class Clock(Protocol):
     def monotonic_ms(self) -> int:
         """Milliseconds of a clock that never goes back."""
 
+    def boot_ms(self) -> int:
+        """The same, of one that also goes on while the machine sleeps."""
+
 
 class Turn(Protocol):
     """Phases of one loop turn; each callback runs once, at the end of the turn in which it was handed over."""

@@ -26,6 +26,9 @@ from gantrymq.broker.delay.delays import Delays
 from gantrymq.broker.deletion import deletions
 from gantrymq.broker.deletion.deleting import Deleting
 from gantrymq.broker.deletion.refused import Refused, append_fit, as_refusal, leave_out
+from gantrymq.broker.forward.marks import marked
+from gantrymq.broker.forward.receiving import Receiving
+from gantrymq.broker.forward.sending import Sending
 from gantrymq.broker.matches import NO_MATCH, RouteMatch, Tap, is_behind
 from gantrymq.broker.own_rows import CHECKS, NEXT
 from gantrymq.broker.parts import Part
@@ -39,6 +42,7 @@ from gantrymq.broker.routing.api import RouteSet
 from gantrymq.broker.routing.router import Router, route_from_bytes, route_to_bytes
 from gantrymq.broker.row_checks import RowCheck
 from gantrymq.broker.tables import found_topics
+from gantrymq.broker.tables.forward_table import TABLE as FORWARD_TABLE
 from gantrymq.broker.tables.slots import Slots
 from gantrymq.broker.tables.snapshots import NOTHING, Snapshots
 from gantrymq.broker.tables.tables import Rows, Tables, check_item, item_message, replay_topic
@@ -53,12 +57,13 @@ from gantrymq.broker.turn.wide import WRITTEN_ENTRIES, Lights, Matches, WideReco
 from gantrymq.model import names
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.model.message import DECIDED, DELAYED, HALF, RUN, Message
+from gantrymq.model.message import DECIDED, DELAYED, FORWARDED, HALF, RUN, Message
 from gantrymq.net.api import Wheel
 from gantrymq.net.turn import log_failed, run_all
 from gantrymq.services import Clock, Turn
 from gantrymq.store.log.groups import group_head
 from gantrymq.store.log.moved import MOVED_TOPIC
+from gantrymq.store.log.record import SENDER_PROPERTIES_MAX
 from gantrymq.store.log.run import Run
 
 if TYPE_CHECKING:
@@ -78,6 +83,7 @@ OWN_TABLES = {
     "request_mode",
     "pop_lease",
     "queue",
+    FORWARD_TABLE,
     UNREAD_TABLE,
     *OFFSET_TABLES,
 }
@@ -143,9 +149,14 @@ class Broker:
         self.transactions = Transactions(self, options.transactions)
         self.pops: Pops = Pops(self)
         self.slots = Slots(config, self.tables, turn, self.leases, self.seats)
-        self.parts: list[Part] = [self.delays, self.transactions, self.pops, self.queues, self.slots]
+        self.sending = Sending(self, self.slots, config.forward_records_max, options.random_bits)
+        self.receiving = Receiving(self, self.slots, self.sending)
+        self.parts: list[Part] = [
+            self.delays, self.transactions, self.pops, self.queues, self.slots, self.sending, self.receiving
+        ]  # fmt: skip
         redirect_half, enter_decided = self.transactions.redirect, self.transactions.enter
         self.redirects = {DELAYED: self.delays.redirect, HALF: redirect_half, DECIDED: enter_decided, RUN: self._run}
+        self.redirects[FORWARDED] = lambda message: None
         """By `Message.kind`: rewrite the message for the system topic where it waits, or say why it is refused."""
         self.request_flush: Callable[[], None] = options.request_flush
         self._submitted, self._wide = Submitted(), WideRecords(store)
@@ -369,20 +380,32 @@ class Broker:
         check_item("route", route.route_id, None)
         if route.topic is not None and names.is_own_system_topic(route.topic):
             raise GantryError(ErrorCode.NO_PERMISSION, f"topic {route.topic} belongs to the broker itself")
-        stored = self.router.add_unstored(route, on_done)
+        self.receiving.changing(route.route_id, self.router.durable(route.route_id), route)
+        stored = self.router.add_unstored(route, self.receiving.when_known(on_done))
         self.put("route", [(route.route_id, route_to_bytes(route))], token, stored)
 
     def remove_routes(self, route_ids: Sequence[str], token: Any, on_done: Done | None) -> None:
         """As RoutePort.remove_routes."""
-        known = [route_id for route_id in route_ids if self.router.remove(route_id)]
+        known = []
+        for route_id in route_ids:
+            before = self.router.durable(route_id)
+            if self.router.remove(route_id):
+                self.receiving.changing(route_id, before, None)
+                known.append(route_id)
+        if known and on_done is not None:
+            on_done = self.receiving.when_known(on_done)
         self.drop_rows([("route", route_id, None) for route_id in known], token, on_done)
 
     def create_light(self, token: Any, on_done: Done) -> None:
         """As QueuePort.create_light."""
+        light, rows = self.new_light()
+        self.put_rows(rows, token, lambda token, result: on_done(token, light if result is None else result))
+
+    def new_light(self) -> tuple[int, Rows]:
+        """A light queue, and the rows that make it last."""
         light = self._next_light
         self._next_light += 1
-        rows = [(str(light), b"{}"), ("next", str(self._next_light).encode())]
-        self.put("light", rows, token, lambda token, result: on_done(token, light if result is None else result))
+        return light, [("light", str(light), b"{}"), ("light", "next", str(self._next_light).encode())]
 
     def delete_light(self, light: int, token: Any, on_done: Done | None) -> None:
         """As QueuePort.delete_light."""
@@ -414,6 +437,7 @@ class Broker:
 
     def _append_turn(self) -> None:
         self._append_armed = False
+        self.sending.check_leases()
         internal, self._internal = self._internal, []
         messages: list[Message] = []
         lights: list[tuple[int, ...]] = []
@@ -494,6 +518,8 @@ class Broker:
                         code = ErrorCode.NO_ROUTE
                     elif self.queues.rejecting or self.queues.unique:
                         hit, code = self.queues.admitted(sent, index, hit)
+                    if hit.mark and code is None:
+                        code = self.mark(message, hit)
                 if code is not None:
                     sent.refuse(index, code)
                     continue
@@ -529,6 +555,13 @@ class Broker:
             return ErrorCode.BUSY
         return ErrorCode.STORE_FULL if self.full else None
 
+    def mark(self, message: Message, match: RouteMatch) -> ErrorCode | None:
+        """Write into a message who wants it elsewhere; QUEUE_FULL where so much waits for one of them already."""
+        if self.sending.is_full(match.lights):
+            return ErrorCode.QUEUE_FULL
+        message.properties = marked(message.properties, match.mark, SENDER_PROPERTIES_MAX)
+        return None
+
     def redirect(self, message: Message, topic: Topic) -> tuple[Topic | None, ErrorCode | None]:
         """A message that is not for its topic yet: its part rewrites it for the system topic where it waits."""
         if message.queue_id < 0:
@@ -550,7 +583,8 @@ class Broker:
 
     def topic_for(self, message: Message, sender: object) -> tuple[Topic | None, ErrorCode | None]:
         """The topic of a message that has none yet: made, or why not."""
-        if message.topic == names.AUDIT_TOPIC and isinstance(sender, int):  # a port's own, no door's
+        own = message.topic == names.AUDIT_TOPIC or message.kind == FORWARDED
+        if own and isinstance(sender, int):  # a port's own, no door's
             return self.topics.get(message.topic), None
         if names.is_own_system_topic(message.topic):
             return None, ErrorCode.NO_PERMISSION

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, Literal
@@ -31,6 +32,9 @@ class BrokerConfig:
     metadata_group: str = ""
     """Name of the broker group that keeps the cluster's table of slots, the same at every broker: leases and consumers of a name are then
     decided by one group, which changes by `gantry cluster rebalance` or `forget` alone. Empty: by where gateways see the name at home."""
+    forward_records_max: int = setting(1_000_000, least=1_000)
+    """Records that wait for one other broker group, where there is a metadata group: more that it wants are refused until it takes some, or is
+    forgotten (`gantry cluster forget`). Publishers of others go on."""
     id: int = setting(0, least=0, most=0)
     """0 is the master; slaves come with replication."""
     advertised_host: str = ""
@@ -157,6 +161,8 @@ class BrokerOptions:
     """Called when floors of the delays' cursors have moved (the export of delayOffset.json and timercheck)."""
     now_s: Callable[[], float] = untimed
     """Seconds of a clock that never goes back, by which batches are timed."""
+    random_bits: Callable[[int], int] = secrets.randbits
+    """Tells one start of the broker from all others."""
 
 
 DEFAULTS: Final = BrokerOptions()

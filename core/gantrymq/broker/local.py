@@ -562,6 +562,15 @@ class LocalBrokerPort:
             return
         on_done(token, result)
 
+    def follow(self, name: str, life: str, seen: int, token: Any, on_done: Done) -> None:
+        """See `Receiving.heard`."""
+        try:
+            result = self._broker.receiving.heard(name, life, seen)
+        except GantryError as error:
+            on_done(token, error)
+            return
+        on_done(token, result)
+
     def drop_lease(self, name: str, epoch: int) -> None:
         self._broker.leases.drop(name, epoch)
 

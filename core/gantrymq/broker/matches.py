@@ -18,18 +18,26 @@ TAP_ENTRIES: Final = 400
 class RouteMatch:
     """Where records of one (topic, exchange, tag) go. Shared by all of them: never changed."""
 
-    __slots__ = ("kinds", "lights", "taps")
+    __slots__ = ("kinds", "lights", "mark", "taps")
 
     def __init__(
-        self, lights: tuple[int, ...], taps: tuple[tuple[Tap, tuple[int, ...]], ...], kinds: frozenset[str]
+        self,
+        lights: tuple[int, ...],
+        taps: tuple[tuple[Tap, tuple[int, ...]], ...],
+        kinds: frozenset[str],
+        mark: bytes = b"",
     ) -> None:
         self.lights = lights
         self.taps = taps
         self.kinds = kinds
+        self.mark = mark
+        """Property that says which queues of other groups want them (broker/forward/marks.py); empty: none does."""
 
     def without(self, lights: Collection[int]) -> RouteMatch:
         """The same but for these light queues."""
-        return RouteMatch(tuple([light for light in self.lights if light not in lights]), self.taps, self.kinds)
+        return RouteMatch(
+            tuple([light for light in self.lights if light not in lights]), self.taps, self.kinds, self.mark
+        )
 
     def entries(self) -> int:
         """As how many queue entries such a record counts."""

@@ -16,6 +16,7 @@ from gantrymq.broker.consuming.roles import parse_queue
 from gantrymq.broker.pop.lease_table import TABLE as POP_LEASES
 from gantrymq.broker.rocketmq import settings
 from gantrymq.broker.row_checks import RowCheck
+from gantrymq.broker.tables.forward_table import TABLE as FORWARD_TABLE
 from gantrymq.broker.topics import QUEUES_MAX
 from gantrymq.model import queue_policy as policy
 
@@ -116,6 +117,12 @@ def _check_pop_lease(key: str, value: bytes) -> None:
                 raise ValueError(f"run {first} to {last} is none")
 
 
+def _check_forward(key: str, value: bytes) -> None:
+    kind, _, rest = key.partition("/")
+    if kind not in ("to", "read", "source") or not rest or int(value) < 0:
+        raise ValueError("no forward queue, progress or source")
+
+
 CHECKS: Final[Mapping[str, RowCheck]] = {
     "topic": _shape(_Topic),
     "route": _route,
@@ -126,5 +133,6 @@ CHECKS: Final[Mapping[str, RowCheck]] = {
     settings.TABLE: _check_setting,
     POP_LEASES: _check_pop_lease,
     policy.TABLE: policy.check_row,
+    FORWARD_TABLE: _check_forward,
 }
 """By table. `group` and `request_mode` have their readers in `remoting`."""

@@ -23,6 +23,8 @@ DECIDED: Final = 3
 """What becomes of a half message: `broker/transactions/transactions.py` notes the decision in the same batch."""
 RUN: Final = 4
 """Many messages as one (`store/log/run.py`)."""
+FORWARDED: Final = 5
+"""A record of another broker group, for light queues here (`store/log/forwarded.py`)."""
 
 
 class Message:
@@ -32,7 +34,7 @@ class Message:
     without the dispatch properties that the store appends. `tag`, `keys`: as in `properties`, so that nobody parses them
     again (`keys`: UNIQ_KEY first, then each entry of KEYS; what the index holds). `exchange`: AMQP exchange of origin as in
     property GANTRY_EXCHANGE, behind it U+0001 and GANTRY_EXCHANGE_KEYS if there are any; None for other doors. `demand_route`: a route kind that must match, else the message is not stored and
-    its result is NO_ROUTE. `kind`: PLAIN, DELAYED or HALF, which are kept elsewhere first, DECIDED or RUN. `lmq`: the client's own
+    its result is NO_ROUTE. `kind`: PLAIN, DELAYED or HALF, which are kept elsewhere first, DECIDED, RUN or FORWARDED. `lmq`: the client's own
     light queues (`%LMQ%name`) that the record enters beside its queue. `queue_id`: -1 lets the broker choose by hash of sharding key, else tag.
     """
 

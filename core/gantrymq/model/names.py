@@ -20,7 +20,10 @@ SYSTEM_PREFIX: Final = "rmq_sys_gantry_"
 AUDIT_TOPIC: Final = SYSTEM_PREFIX + "audit"
 """Who came in, who was refused what, who changed what (auth/audit.py): no table."""
 
-NOT_TABLES: Final = frozenset({"ack", "dispatch", "moved", "filler", "audit"})
+FORWARDED_TOPIC: Final = SYSTEM_PREFIX + "forwarded"
+"""Records of other broker groups that queues here want (store/log/forwarded.py): no table."""
+
+NOT_TABLES: Final = frozenset({"ack", "dispatch", "moved", "filler", "audit", "forwarded"})
 """What follows `SYSTEM_PREFIX` in the names of own topics that are no tables."""
 
 LMQ_PREFIX: Final = "%LMQ%"

@@ -80,6 +80,9 @@ class ManualClock:
     def now_ms(self) -> int:
         return self.wall_ms
 
+    def boot_ms(self) -> int:
+        return self.mono_ms
+
     def monotonic_ms(self) -> int:
         return self.mono_ms
 

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.model import properties as props
 from gantrymq.model.errors import StoreCorruptError
+from gantrymq.model.names import FORWARDED_TOPIC
 from gantrymq.model.sysflag import TRANSACTION_ROLLBACK
 from gantrymq.store.checked import LOOKED_AT_MAX, RECORD_BYTES_MAX, is_unreadable
 from gantrymq.store.checkpoints.ends import Ends, RememberedEnds, of_topic
 from gantrymq.store.cold import Cold
 from gantrymq.store.index.key_hashes import key_hash
-from gantrymq.store.log import record
+from gantrymq.store.log import forwarded, moved, record
 from gantrymq.store.log.commit_log import GAP_BYTES_MAX
-from gantrymq.store.log.moved import MOVED_TOPIC, unwrap
 from gantrymq.store.log.recovery import FILLER_TOPIC
 from gantrymq.store.queues.compaction import VIRTUAL
 from gantrymq.store.queues.consume_queue import HOLE, HOLE_SIZE
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+WRAPPED: Final = {moved.MOVED_TOPIC: moved.unwrap, FORWARDED_TOPIC: forwarded.unwrap}
+"""By topic: what makes of such a record the one that it stands for."""
 QUERY_CANDIDATES_MAX: Final = 10_000
 """Records looked at for one query: many may share a hash or lie outside the time range."""
 
@@ -56,6 +58,16 @@ WARMING_MAX: Final = 256
 fill the limit of what may wait, and be refused."""
 OPENED_AHEAD_MAX: Final = 2_000
 """Topics opened though nobody asks: a kilobyte of memory per queue, 0.1 ms of the loop."""
+
+
+def _unwrapped(message: Message | None) -> Message | None:
+    """The record that one stands for, which may have been moved after it was forwarded; None: it is malformed."""
+    try:
+        while message is not None and (unwrap := WRAPPED.get(message.topic)) is not None:
+            message = unwrap(message)
+    except record.RecordError:
+        return None
+    return message
 
 
 class StoreReader:
@@ -546,11 +558,8 @@ class StoreReader:
                 message.topic
             ):
                 found[index] = None
-            elif message.topic == MOVED_TOPIC:
-                try:
-                    found[index] = unwrap(message)
-                except record.RecordError:
-                    found[index] = None
+            elif message.topic in WRAPPED:
+                found[index] = _unwrapped(message)
         return found
 
     def get_entries(self, refs: Sequence[tuple[int, int]]) -> list[Message | None]:

@@ -17,7 +17,7 @@ from gantrymq.broker.tables.tables import item_message
 from gantrymq.broker.turn.submitted import MESSAGE_ENTRIES
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.model.message import HALF, RUN, Message
+from gantrymq.model.message import FORWARDED, HALF, RUN, Message
 from gantrymq.store.log.groups import group_head
 
 if TYPE_CHECKING:
@@ -161,6 +161,8 @@ class Whole:
                 self._redirect(sent, targets)
             if sent.results is None and (companions.barred or self._engine.rejecting or self._engine.unique):
                 self._bar(sent, companions.barred, targets)
+            if sent.results is None:
+                self._mark(sent, targets)
             first = companions.records(len(batch)) if sent.results is None else []
         except Exception as error:  # this batch alone is refused
             log.error("%d messages in one piece were refused: %s: %s", len(batch), type(error).__name__, error)
@@ -187,7 +189,8 @@ class Whole:
         broker, targets = self._broker, []
         for index, message in enumerate(sent.batch):
             topic, code = self._topic_of(message, sent.sender)
-            code = code or broker.store.check(message)
+            if message.kind != FORWARDED:  # as large as its source allows
+                code = code or broker.store.check(message)
             hit = NO_MATCH
             if code is None and topic is not None:
                 if topic.compacted and not message.property(props.KEYS).strip():
@@ -228,6 +231,12 @@ class Whole:
                     sent.refuse(index, code)
                 elif place is topic and topic.routed:  # it is due now
                     targets[index] = self._broker.router.route(topic, message)
+
+    def _mark(self, sent: Sent, targets: list[RouteMatch]) -> None:
+        """Who wants them elsewhere."""
+        for index, (message, match) in enumerate(zip(sent.batch, targets, strict=True)):
+            if match.mark and (code := self._broker.mark(message, match)) is not None:
+                sent.refuse(index, code)
 
     def _bar(self, sent: Sent, barred: Mapping[int, frozenset[int]], targets: list[RouteMatch]) -> None:
         """Leave out queues that a message must not enter, or that have its key; a full one that refuses it refuses all, or goes without."""

@@ -96,6 +96,12 @@ class PlainRoutes:
                 if form is not None:
                     yield f"{form[0]}/{light}"
 
+    def between(self, begin: int, end: int) -> Iterator[tuple[str, int]]:
+        """Kind and queue of those into queues from `begin` to below `end`, which begin pages."""
+        for page in [page for page in self._numbers if begin >> PAGE_SHIFT <= page < end >> PAGE_SHIFT]:
+            for number in list(filter(None, self._numbers[page])):
+                yield self.form(number)[0], self.light(number)
+
     def lights(self) -> Iterator[int]:
         """Queues of all."""
         for page in self._lights.values():

@@ -9,21 +9,35 @@ import json
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from itertools import chain
-from typing import Any
+from typing import Any, Final, Protocol
 
 from gantrymq.broker.matches import NO_MATCH, RouteMatch, Tap
 from gantrymq.broker.port import Done, Route
 from gantrymq.broker.routing.api import RouteSet
 from gantrymq.broker.routing.plain import PlainRoutes
+from gantrymq.broker.tables.group_tables import LIGHT_BITS
 from gantrymq.broker.topics import CACHE_MAX, Topic
+from gantrymq.model import names
 from gantrymq.model.dialect import quick_json
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.indexes.multimap import MultiMap
 from gantrymq.model.indexes.shared import shared
 from gantrymq.model.message import Message
+from gantrymq.store.log.forwarded import Forwarded
 
 ROUTES_MAX = 2_000_000
 """Routes of all kinds, volatile ones included; bounds what a fleet of subscribers can make the broker remember."""
+
+
+OTHERS: Final = 1 << LIGHT_BITS
+"""From here on light queues are those of other broker groups."""
+
+
+class Elsewhere(Protocol):
+    """The other broker groups (broker/forward/sending.py)."""
+
+    def sent(self, lights: set[int]) -> tuple[set[int], bytes, bool]:
+        """Of what a message matches: the queues here, forward queues included; the mark for the others; whether that is all that match."""
 
 
 class _Target:
@@ -89,6 +103,7 @@ class Router:
         """Topics with results in their caches, perhaps."""
         self._unstored: dict[str, list[Route | None]] = {}
         """By id: the route that the log has, then those that were added since and are not there yet, until it is removed."""
+        self._elsewhere: Elsewhere | None = None
 
     def add(self, route: Route) -> None:
         """Install a durable route, replacing one of the same id. Raises ILLEGAL_ARGUMENT for an unknown kind or bad expression."""
@@ -108,7 +123,7 @@ class Router:
     def add_unstored(self, route: Route, on_done: Done) -> Done:
         """As `add`, of a route on its way to the log. The answer is called with what became of it, and calls `on_done`: a route that the log
         refused gives place to the one before it."""
-        before = self._durable(route.route_id)
+        before = self.durable(route.route_id)
         self.add(route)
         line = self._unstored.setdefault(route.route_id, [before])
         line.append(route)
@@ -124,9 +139,9 @@ class Router:
     def routes(self) -> dict[str, Route]:
         """Durable routes by id, put together anew each time."""
         ids = chain(self._by_id, self._plain.ids())
-        return {route_id: route for route_id in ids if (route := self._durable(route_id)) is not None}
+        return {route_id: route for route_id in ids if (route := self.durable(route_id)) is not None}
 
-    def _durable(self, route_id: str) -> Route | None:
+    def durable(self, route_id: str) -> Route | None:
         """The route in force."""
         line = self._unstored.get(route_id)
         if line is not None:
@@ -197,8 +212,44 @@ class Router:
         """A topic object was made: tell it whether routes concern it."""
         topic.routed = self._concerned(topic.name)
 
+    def elsewhere(self, groups: Elsewhere) -> None:
+        """Routes may lead to other broker groups, too: light queues from `OTHERS` on are theirs."""
+        self._elsewhere = groups
+
+    def anew(self, any_topic: int = 0) -> None:
+        """Nothing that is remembered holds any more. `any_topic`: so many more of what concerns every topic."""
+        self._any_topic += any_topic
+        remembering, self._remembering = self._remembering, {}
+        for topic in remembering.values():
+            topic.cache.clear()
+        if any_topic:
+            for topic in self._topics.values():
+                topic.routed = self._concerned(topic.name)
+
+    def ids_from(self, begin: int, end: int, prefix: str) -> list[str]:
+        """Ids of the routes into light queues from `begin` to below `end`, and of others that begin so."""
+        plain = [f"{kind}/{light}" for kind, light in self._plain.between(begin, end)]
+        return plain + [route_id for route_id in self._by_id if route_id.startswith(prefix)]
+
+    def own_lights(self, message: Message) -> set[int]:
+        """This group's light queues that a message matches; nothing is remembered."""
+        found: set[int] = set()
+        for kind in self._used:
+            for number in self._sets[kind].match(message):
+                target = self._targets.get(number)
+                found.add(self._plain.light(number) if target is None else target.light)
+        return {light for light in found if 0 < light < OTHERS}
+
+    def matches(self, route: Route, message: Message) -> bool:
+        """Whether one route, which may be in force or not, leads a message on."""
+        alone: RouteSet = type(self._sets[route.kind])()
+        alone.add(1, route.topic, route.expression)
+        return bool(list(alone.match(message)))
+
     def route(self, topic: Topic, message: Message) -> RouteMatch:
         """Match a message of a topic whose cache has no answer."""
+        if isinstance(message, Forwarded):
+            return RouteMatch(message.lights, (), NO_MATCH.kinds)
         lights: set[int] = set()
         taps: dict[Tap, set[int]] = {}
         kinds = set()
@@ -217,11 +268,17 @@ class Router:
                     taps.setdefault(target.tap, set()).add(target.number)
                 elif target.light:
                     lights.add(target.light)
+        mark = b""
+        if self._elsewhere is not None and not names.is_system_topic(topic.name):
+            lights, mark, is_sure = self._elsewhere.sent(lights)
+            if not is_sure:  # nobody knows which of them match there
+                kinds.update(self._sets)
         if lights or taps:
             hit = RouteMatch(
                 self._interned(tuple(sorted(lights))),
                 tuple([(tap, self._interned(tuple(sorted(numbers)))) for tap, numbers in taps.items()]),
                 frozenset(kinds),
+                mark,
             )
         else:
             hit = NO_MATCH
@@ -291,7 +348,7 @@ class Router:
             _count_in(self._uncached_of, target.topic, step)
 
     def _concerned(self, name: str) -> bool:
-        return bool(self._any_topic or self._of_topic.get(name))
+        return bool(self._any_topic or self._of_topic.get(name)) or name == names.FORWARDED_TOPIC
 
     def names_topic(self, topic: str) -> bool:
         """Whether a route is about this very topic."""

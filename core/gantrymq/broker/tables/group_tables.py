@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from gantrymq.broker.tables.forward_table import TABLE
 from gantrymq.broker.tables.slot_table import SLOTS_TABLE
 
 LIGHT_BITS: Final = 33
@@ -39,5 +40,5 @@ GONE_TABLE = "cluster_gone"
 """What was deleted while a group was away, so that it does not come back with that group (keys: cluster/join.py)."""
 
 
-GROUP_TABLES: Final = frozenset({LIGHTS_TABLE, STATE_TABLE, GONE_TABLE, SLOTS_TABLE})
+GROUP_TABLES: Final = frozenset({LIGHTS_TABLE, STATE_TABLE, GONE_TABLE, SLOTS_TABLE, TABLE})
 """What each group has for itself; the rows of other tables move when it is emptied."""

@@ -285,6 +285,10 @@ class Tables:
             if key not in loose:
                 keys.added(key)
             rows[key] = value
+        self.tell(table, key, value)
+
+    def tell(self, table: str, key: str, value: bytes | None) -> None:
+        """Tell the watchers of a change; of a table that has no rows, a notice."""
         for watcher in list(self._watchers.get(table, ())):
             try:
                 watcher(key, value)

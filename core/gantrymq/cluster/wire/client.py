@@ -578,6 +578,10 @@ class RemoteBrokerPort:
         """Result: the group's start, and which of the slots it answers for no more."""
         self._call(GatewayCode.STOP_SLOTS, [list(wanted), only_free], token, on_done, lambda row: (row[0], row[1]))
 
+    def follow(self, name: str, life: str, seen: int, token: Any, on_done: Done) -> None:
+        """Result: see `Receiving.heard`."""
+        self._call(GatewayCode.FOLLOW, [name, life, seen], token, on_done, lambda row: (str(row[0]), int(row[1])))
+
     def drop_lease(self, name: str, epoch: int) -> None:
         lease = self._leases.get(name)
         if lease is not None and lease[0] == epoch:

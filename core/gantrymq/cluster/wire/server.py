@@ -239,6 +239,7 @@ class GatewaySession:
             GatewayCode.DROP_LEASE: port.drop_lease,
             GatewayCode.IS_FREE: lambda name, under, token, done: port.is_free(name, token, done, under=under),
             GatewayCode.STOP_SLOTS: port.stop_slots,
+            GatewayCode.FOLLOW: port.follow,
         }
 
     def handle(self, command: Command) -> None:

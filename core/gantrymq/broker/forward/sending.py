@@ -1,0 +1,320 @@
+"""A source: what it knows of the other groups' routes, and the forward queues in which records wait for them.
+
+A forward queue is a light queue of this broker for one peer, and of one start: nothing enters it after that. So its offsets are never used twice,
+whatever a crash takes, and the peer may note how far it has read each (`receiving.py`). Knowledge of a peer's routes is leased, on a clock that
+goes on while the machine sleeps: when the lease is over the peer gets every record, and matches it itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from gantrymq.broker.forward.marks import mark_of
+from gantrymq.broker.port import Route
+from gantrymq.broker.queues.engine import RETRY_MS
+from gantrymq.broker.routing.router import OTHERS, route_from_bytes
+from gantrymq.broker.tables.forward_table import TABLE, TO
+from gantrymq.broker.tables.group_tables import LIGHT_BITS
+from gantrymq.broker.tables.slot_table import GROUP, SLOTS_TABLE
+from gantrymq.model.errors import ErrorCode, GantryError
+
+if TYPE_CHECKING:
+    from gantrymq.broker.parts import Context
+    from gantrymq.broker.tables.slots import Slots
+    from gantrymq.broker.tables.tables import Rows
+
+log = logging.getLogger(__name__)
+
+CURSOR_GROUP: Final = "forward"
+"""Whose cursor stands in a forward queue."""
+LEASE_MS: Final = 3_000
+"""From a source's question on it knows all there is to know."""
+PEERS_MAX: Final = 255
+_LIGHT_MASK: Final = OTHERS - 1
+_CHECK_MS: Final = 100
+"""How often it is seen whether a forward queue is full: so much later publishers hear of it."""
+
+
+class Peer:
+    """Another group. `number`: stands above its light queues in routes here. `light`: its forward queue, of this start."""
+
+    __slots__ = ("cursor", "full", "is_foreign", "lease_ms", "light", "name", "number", "refused")
+
+    def __init__(self, name: str, number: int, light: int, cursor: int) -> None:
+        self.name = name
+        self.number = number
+        self.light = light
+        self.cursor = cursor
+        self.lease_ms = 0
+        """On the boot clock; 0: nothing is known."""
+        self.is_foreign = False
+        """It has routes that cannot be understood here: it always matches itself."""
+        self.full = False
+        self.refused = 0
+        """Records that were refused because its forward queue is full."""
+
+    @property
+    def is_known(self) -> bool:
+        """Its routes here are those that it has."""
+        return bool(self.lease_ms) and not self.is_foreign
+
+
+class Sending:
+    """See the module. Nothing happens in a broker without a metadata group."""
+
+    def __init__(self, broker: Context, slots: Slots, most: int, random_bits: Callable[[int], int]) -> None:
+        self._broker = broker
+        self._slots = slots
+        self._most = most
+        self.life = f"{random_bits(64):016x}"
+        self.peers: dict[str, Peer] = {}
+        self._numbers = 0
+        self._lapses_ms = 0
+        """When the first lease is over; 0: there is none."""
+        self._ready: set[str] = set()
+        self._waiting: list[tuple[str, Any, Callable[[Any, Any], None]]] = []
+        """Peers whose forward queue is to be on the disk first, with who asks."""
+        self._on_peer: Callable[[str], None] = lambda name: None
+        self._on_forgotten: Callable[[str], None] = lambda name: None
+
+    # Peers.
+
+    def open(self) -> None:
+        """As Part.open."""
+        if not self._slots.keeper:
+            return
+        self._broker.router.elsewhere(self)
+        self._broker.tables.watch(SLOTS_TABLE, self._slot_row)
+        self._broker.tables.watch("light", self._light_row)
+        for name in {self._slots.keeper, *self._slots.table.groups}:
+            self._meet(name)
+        self._broker.wheel.call_at(self._broker.wheel.now_ms() + _CHECK_MS, self._look)
+
+    def close(self) -> None:
+        """As Part.close."""
+
+    def tell(self, on_peer: Callable[[str], None], on_forgotten: Callable[[str], None]) -> None:
+        """Who is to hear of peers, those that are known included, and of their end."""
+        self._on_peer, self._on_forgotten = on_peer, on_forgotten
+        for name in self.peers:
+            on_peer(name)
+
+    def _slot_row(self, key: str, value: bytes | None) -> None:
+        if key.startswith(GROUP):
+            name = key[len(GROUP) :]
+            if value is not None:
+                self._meet(name)
+            elif name != self._slots.keeper:
+                self._forget(name)
+
+    def _light_row(self, key: str, value: bytes | None) -> None:
+        """A peer deletes the forward queue of an earlier start when it has read it to its end."""
+        if value is None:
+            rows = self._broker.tables.rows(TABLE).items()
+            gone: Rows = [(TABLE, name, None) for name, light in rows if name.startswith(TO) and light == key.encode()]
+            if gone:
+                self._broker.put_rows(gone)
+
+    def _meet(self, name: str) -> None:
+        """A group of this cluster: from now on it gets every record, until its routes are known."""
+        if name == self._slots.name or name in self.peers:
+            return
+        if len(self.peers) >= PEERS_MAX:
+            log.error("%s is left out: %d broker groups get what they want of the records here", name, PEERS_MAX)
+            return
+        broker = self._broker
+        light, rows = broker.new_light()
+        cursor, cursor_rows = broker.cursors.create(f"~{light}", CURSOR_GROUP, 0)
+        self._numbers += 1
+        peer = self.peers[name] = Peer(name, self._numbers, light, cursor.id)
+        broker.router.anew(1)
+        rows += [("cursor", *row) for row in cursor_rows]
+        broker.put_rows([*rows, (TABLE, f"{TO}{name}/{self.life}", str(light).encode())], together=True)
+        self._make_sure(peer)
+        self._on_peer(name)
+
+    def _make_sure(self, peer: Peer) -> None:
+        """Until its forward queue is on the disk the peer must not count on it."""
+
+        def written(_token: Any, result: Any) -> None:
+            if self.peers.get(peer.name) is not peer:
+                return
+            if isinstance(result, GantryError):
+                broker.wheel.call_at(broker.wheel.now_ms() + RETRY_MS, lambda now_ms: self._make_sure(peer))
+                return
+            broker.gate.park(broker.store.written_position, partial(self._sure, peer), None, None, strict=True)
+            broker.request_flush()
+
+        broker = self._broker
+        broker.when_stored(None, written)
+
+    def _sure(self, peer: Peer, _token: Any, result: Any) -> None:
+        if isinstance(result, GantryError) or self.peers.get(peer.name) is not peer:
+            return
+        self._ready.add(peer.name)
+        waiting, self._waiting = self._waiting, []
+        for name, token, on_done in waiting:
+            self.when_ready(name, token, on_done)
+
+    def when_ready(self, name: str, token: Any, on_done: Callable[[Any, Any], None]) -> None:
+        """`on_done(token, None)` when the peer's forward queue is on the disk; NOT_FOUND: it is none."""
+        if name not in self.peers:
+            on_done(token, GantryError(ErrorCode.NOT_FOUND, f"broker group {name} is none of this cluster"))
+        elif name in self._ready:
+            on_done(token, None)
+        else:
+            self._waiting.append((name, token, on_done))
+
+    def _forget(self, name: str) -> None:
+        """The cluster has forgotten the group: what waits for it goes."""
+        peer = self.peers.pop(name, None)
+        if peer is None:
+            return
+        self._ready.discard(name)
+        self._drop_routes(peer)
+        self._broker.router.anew(0 if peer.is_known else -1)
+        for key, value in list(self._broker.tables.rows(TABLE).items()):
+            if key.startswith(f"{TO}{name}/"):
+                self._broker.drop_light(int(value), [(TABLE, key, None)])
+        self._on_forgotten(name)
+
+    # What is known of their routes.
+
+    def _id_of(self, peer: Peer, route_id: str, light: int) -> str:
+        """What a peer's route is called here: a plain one stays plain (routing/plain.py)."""
+        kind, _, number = route_id.rpartition("/")
+        if light and number == str(light):
+            return f"{kind}/{peer.number << LIGHT_BITS | light}"
+        return f"@{peer.name}/{route_id}"
+
+    def learn(self, name: str, route_id: str, value: bytes | None) -> None:
+        """A route of a peer was added, changed or removed."""
+        peer = self.peers.get(name)
+        if peer is None:
+            return
+        router = self._broker.router
+        number = route_id.rpartition("/")[2]
+        light = int(number) if number.isdecimal() and number.isascii() else 0
+        for known in (f"@{name}/{route_id}", self._id_of(peer, route_id, light)):
+            router.remove(known)
+        if value is None:
+            return
+        try:
+            route = route_from_bytes(route_id, value)
+            theirs = route.light and peer.number << LIGHT_BITS | route.light
+            mine = self._id_of(peer, route_id, route.light)
+            router.add(Route(mine, route.kind, route.topic, route.expression, theirs))
+        except (GantryError, ValueError, TypeError) as error:
+            if not peer.is_foreign:
+                log.error(
+                    "%s matches its records itself: its route %.80s is not understood here: %s", name, route_id, error
+                )
+            self._lapse(peer)
+            peer.is_foreign = True
+
+    def learn_all(self, name: str, rows: Mapping[str, bytes]) -> None:
+        """All routes of a peer; what was known before is gone."""
+        peer = self.peers.get(name)
+        if peer is None:
+            return
+        self._lapse(peer)
+        peer.is_foreign = False
+        self._drop_routes(peer)
+        for route_id, value in rows.items():
+            self.learn(name, route_id, value)
+
+    def _drop_routes(self, peer: Peer) -> None:
+        router, begin = self._broker.router, peer.number << LIGHT_BITS
+        for route_id in router.ids_from(begin, begin + OTHERS, f"@{peer.name}/"):
+            router.remove(route_id)
+
+    def leased(self, name: str, until_ms: int) -> None:
+        """What is known of the peer's routes is all there is until then, on the boot clock."""
+        peer = self.peers.get(name)
+        if peer is None or until_ms <= self._broker.clock.boot_ms():
+            return
+        was_known = peer.is_known
+        peer.lease_ms = max(peer.lease_ms, until_ms)
+        if peer.is_known and not was_known:
+            self._broker.router.anew(-1)
+        self._lapses_ms = min([each.lease_ms for each in self.peers.values() if each.lease_ms])
+
+    def _lapse(self, peer: Peer) -> None:
+        was_known, peer.lease_ms = peer.is_known, 0
+        if was_known:
+            self._broker.router.anew(1)
+
+    def check_leases(self) -> None:
+        """Before records are appended: what nobody has prolonged is over."""
+        if self._lapses_ms and self._lapses_ms <= (now_ms := self._broker.clock.boot_ms()):
+            for peer in self.peers.values():
+                if peer.lease_ms and peer.lease_ms <= now_ms:
+                    self._lapse(peer)
+            self._lapses_ms = min([peer.lease_ms for peer in self.peers.values() if peer.lease_ms], default=0)
+
+    # Records.
+
+    def sent(self, lights: set[int]) -> tuple[set[int], bytes, bool]:
+        """As `Elsewhere.sent`."""
+        wanted: dict[str, list[int] | None] = {}
+        mine = {light for light in lights if light < OTHERS}
+        theirs: dict[int, list[int]] = {}
+        for light in lights:
+            if light >= OTHERS:
+                theirs.setdefault(light >> LIGHT_BITS, []).append(light & _LIGHT_MASK)
+        is_sure = True
+        for peer in self.peers.values():
+            if not peer.is_known:
+                wanted[peer.name] = None
+                is_sure = False
+            elif peer.number in theirs:
+                wanted[peer.name] = theirs[peer.number]
+            else:
+                continue
+            mine.add(peer.light)
+        return mine, mark_of(wanted) if wanted else b"", is_sure
+
+    def is_full(self, lights: tuple[int, ...]) -> bool:
+        """Whether a record with a mark is refused, because a group that it is for has left too many others unread."""
+        for peer in self.peers.values():
+            if peer.full and peer.light in lights:
+                peer.refused += 1
+                return True
+        return False
+
+    def _look(self, now_ms: int) -> None:
+        for peer in self.peers.values():
+            is_full = self.behind(peer) >= self._most
+            if is_full and not peer.full:
+                log.error(
+                    "%d records wait for broker group %s: those that it wants are refused (gantry cluster forget %s, if it does not come back)",
+                    self._most, peer.name, peer.name,
+                )  # fmt: skip
+            peer.full = is_full
+        if not self._broker.closed:
+            self._broker.wheel.call_at(now_ms + _CHECK_MS, self._look)
+
+    def behind(self, peer: Peer) -> int:
+        """Records that wait for it, those of earlier starts included."""
+        found = 0
+        for light in self.queues_of(peer.name).values():
+            cursor = self._broker.cursors.find(f"~{light}", CURSOR_GROUP)
+            if cursor is not None:
+                found += max(self._broker.cursors.end(cursor) - cursor.window.floor, 0)
+        return found
+
+    def queues_of(self, name: str) -> dict[str, int]:
+        """Forward queues of a peer by start, the oldest first."""
+        begin = f"{TO}{name}/"
+        rows = self._broker.tables.rows(TABLE)
+        found = {key[len(begin) :]: int(value) for key, value in rows.items() if key.startswith(begin)}
+        return dict(sorted(found.items(), key=lambda item: item[1]))
+
+    def show(self, name: str) -> dict[str, Any]:
+        """For people: of a peer, the records that wait for it, and how long its routes are known (milliseconds, 0: they are not)."""
+        peer = self.peers[name]
+        left_ms = max(peer.lease_ms - self._broker.clock.boot_ms(), 0) if peer.lease_ms else 0
+        return {"behind": self.behind(peer), "lease_ms": left_ms, "refused": peer.refused, "full": peer.full}

@@ -1,0 +1,13 @@
+"""Table `forward`: what a group keeps of its forward queues and of others'. Rows of this group alone, never moved."""
+
+from __future__ import annotations
+
+from typing import Final
+
+TABLE: Final = "forward"
+TO: Final = "to/"
+"""`to/PEER/START`: a forward queue here (value: its light queue)."""
+READ: Final = "read/"
+"""`read/SOURCE/START`: below which offset a forward queue of another group was read."""
+SOURCE: Final = "source/"
+"""`source/SOURCE`: a group that has a forward queue for this one (value: 1)."""

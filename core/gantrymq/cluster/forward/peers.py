@@ -1,0 +1,33 @@
+"""A broker's connections to all other groups of its cluster, as the table of slots names them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gantrymq.cluster.forward.following import Following, Owner, PeerPort
+
+
+class Peers:
+    """`connect(name)`: a port that is kept connected to that group, and what ends it."""
+
+    def __init__(self, broker: Owner, own: str, connect: Callable[[str], tuple[PeerPort, Callable[[], None]]]) -> None:
+        self._broker = broker
+        self._own = own
+        self._connect = connect
+        self._known: dict[str, tuple[Following, Callable[[], None]]] = {}
+
+    def start(self) -> None:
+        """From now on."""
+        self._broker.sending.tell(self._met, self._forgotten)
+
+    def _met(self, name: str) -> None:
+        port, close = self._connect(name)
+        following = Following(self._broker, self._own, name, port)
+        self._known[name] = (following, close)
+        following.start()
+
+    def _forgotten(self, name: str) -> None:
+        self._broker.receiving.forget(name)
+        following, close = self._known.pop(name)
+        following.stop()
+        close()
