@@ -1,0 +1,209 @@
+"""Groups that follow each other: what is published at one reaches the queues of another, once, in order, through kills, cuts and silence."""
+
+from __future__ import annotations
+
+from gantrymq.broker.forward.receiving import GRANTED_MS
+from gantrymq.broker.forward.sending import LEASE_MS
+from gantrymq.model import properties as props
+from gantrymq.model.errors import ErrorCode
+from gantrymq.model.message import Message
+from gantrymq.model.names import FORWARDED_TOPIC
+from gantrymq.store.testing import MemoryFileSystem
+from tests.cluster.forward.forward_site import ForwardSite, code_of
+
+
+def numbered(begin: int, end: int) -> list[bytes]:
+    return [b"%d" % number for number in range(begin, end)]
+
+
+def test_a_record_reaches_the_queue_of_another_group():
+    site = ForwardSite("a", "b", "c")
+    _, cursor = site.queue("b", "a")
+    _, own = site.queue("a", "a")
+    site.publish("a", b"one", properties=b"colour\x01red\x02")
+    site.publish("c", b"two")
+    site.publish("b", b"three")
+    site.publish("a", b"for nobody", tag="x")
+    site.wait(200)
+    found = site.taken("b", cursor)
+    assert {message.body for message in found} == {b"one", b"two", b"three"}
+    assert sorted(site.bodies("a", own)) == [b"one", b"three", b"two"]
+    first = next(message for message in found if message.body == b"one")
+    assert first.topic == "t"
+    assert first.tag == "a"
+    assert first.property("colour") == "red"
+    assert not first.property(props.FORWARD)
+    assert site.nodes["b"].broker.receiving.taken == 2
+
+
+def test_the_record_keeps_where_and_when_it_was_stored_first():
+    site = ForwardSite("a", "b")
+    _, cursor = site.queue("b", "a")
+    site.publish("a", b"one")
+    site.wait(200)
+    (found,) = site.taken("b", cursor)
+    origin = next(
+        message
+        for queue in site.nodes["a"].store.queues_of("t")
+        for unit in site.nodes["a"].store.units("t", queue, 0, 10)
+        if (message := site.nodes["a"].store.get(unit[0])) is not None
+    )
+    assert (found.topic, found.queue_id, found.queue_offset) == (origin.topic, origin.queue_id, origin.queue_offset)
+    assert (found.born_ms, found.store_ms, found.store_host) == (origin.born_ms, origin.store_ms, origin.store_host)
+
+
+def test_order_holds_and_nothing_is_forwarded_twice():
+    site = ForwardSite("a", "b", "c")
+    _, cursor = site.queue("b", "a")
+    for first in range(0, 300, 30):
+        site.publish("a", *numbered(first, first + 30))
+    site.wait(500)
+    assert site.bodies("b", cursor) == numbered(0, 300)
+    assert site.nodes["b"].store.max_offset(FORWARDED_TOPIC, 0) == 300
+    assert FORWARDED_TOPIC not in site.nodes["c"].store.topics()
+    assert site.nodes["a"].broker.sending.behind(site.peer("a", "b")) == 0
+
+
+def test_a_bind_is_answered_when_the_others_know():
+    site = ForwardSite("a", "b")
+    light, cursor = site.queue("b", "a")
+    for number in range(20):
+        assert site.begun("b", "add_route", site.route(light, f"x{number}", f"more{number}")) == [None]
+        site.begun("a", "submit", [Message("t", b"%d" % number, f"TAGS\x01x{number}\x02".encode(), f"x{number}")])
+    site.wait(200)
+    assert site.bodies("b", cursor) == numbered(0, 20)
+
+
+def test_a_silent_group_delays_a_bind_once():
+    site = ForwardSite("a", "b")
+    light, cursor = site.queue("b", "a")
+    site.wait(1_000)
+    site.cut("a", "b")
+    began_ms = site.nodes["b"].wheel.now_ms()
+    assert site.bind("b", light, "x", "more") is None
+    assert 1_000 < site.nodes["b"].wheel.now_ms() - began_ms <= GRANTED_MS + 100
+    began_ms = site.nodes["b"].wheel.now_ms()
+    assert site.bind("b", light, "y", "other") is None
+    assert site.nodes["b"].wheel.now_ms() - began_ms <= 100
+    site.publish("a", b"one", tag="x")
+    site.publish("a", b"two", tag="y")
+    site.publish("a", b"for nobody", tag="z")
+    site.mend("a", "b")
+    assert site.bodies("b", cursor) == [b"one", b"two"]
+
+
+def test_what_was_stored_before_a_bind_stays_outside_and_behind_an_unbind_too():
+    site = ForwardSite("a", "b")
+    light, cursor = site.queue("b", "a")
+    site.cut("a", "b")
+    site.wait(LEASE_MS + 100)
+    site.publish("a", b"before", tag="x")
+    site.publish("a", b"due")
+    site.wait(200)
+    assert site.bind("b", light, "x", "more") is None
+    site.ask("b", "remove_routes", [f"prefix/{light}"])
+    site.wait(200)
+    site.publish("a", b"after", tag="x")
+    site.publish("a", b"unbound")
+    site.mend("a", "b")
+    assert site.bodies("b", cursor) == [b"due", b"after"]
+
+
+def test_a_killed_source_loses_nothing_and_repeats_nothing():
+    site = ForwardSite("a", "b")
+    _, cursor = site.queue("b", "a")
+    site.publish("a", *numbered(0, 20))
+    site.wait(200)
+    site.cut("a", "b")
+    site.publish("a", *numbered(20, 40))
+    files = site.kill("a")
+    site.start("a", files)
+    site.wait(1_500)
+    site.publish("a", *numbered(40, 60))
+    site.wait(500)
+    assert site.bodies("b", cursor) == numbered(0, 60)
+    assert list(site.nodes["a"].broker.sending.queues_of("b")) == [site.nodes["a"].broker.sending.life]
+
+
+def test_a_killed_owner_goes_on_where_it_stood():
+    site = ForwardSite("a", "b")
+    _, cursor = site.queue("b", "a")
+    site.publish("a", *numbered(0, 20))
+    site.wait(200)
+    files = site.kill("b")
+    site.publish("a", *numbered(20, 40))
+    site.wait(LEASE_MS + 500)
+    site.publish("a", *numbered(40, 60))
+    site.start("b", files)
+    site.wait(1_500)
+    assert site.bodies("b", cursor) == numbered(0, 60)
+
+
+def test_what_is_not_on_the_owners_disk_is_kept_by_the_source():
+    site = ForwardSite("a", "b")
+    _, cursor = site.queue("b", "a")
+    site.unflushed.add("b")
+    site.publish("a", *numbered(0, 20))
+    site.wait(300)
+    assert site.nodes["b"].broker.receiving.taken == 20
+    assert site.nodes["a"].broker.sending.behind(site.peer("a", "b")) == 20
+    site.unflushed.clear()
+    site.wait(200)
+    assert site.nodes["a"].broker.sending.behind(site.peer("a", "b")) == 0
+    assert site.bodies("b", cursor) == numbered(0, 20)
+
+
+def test_an_owner_without_power_gets_again_what_it_lost():
+    site = ForwardSite("a", "b")
+    _, cursor = site.queue("b", "a")
+    disk = site.disk("b")
+    site.unflushed.add("b")
+    site.publish("a", *numbered(0, 20))
+    site.wait(300)
+    site.kill("b")
+    site.unflushed.clear()
+    site.start("b", disk)
+    site.wait(1_500)
+    assert site.bodies("b", cursor) == numbered(0, 20)
+
+
+def test_a_source_with_an_older_disk_repeats_nothing():
+    site = ForwardSite("a", "b")
+    _, cursor = site.queue("b", "a")
+    site.publish("a", *numbered(0, 10))
+    disk = site.disk("a")
+    site.wait(200)
+    site.publish("a", *numbered(10, 20))
+    site.wait(200)
+    site.kill("a")
+    site.start("a", disk)
+    site.wait(1_500)
+    site.publish("a", *numbered(20, 30))
+    site.wait(500)
+    assert site.bodies("b", cursor) == numbered(0, 30)
+
+
+def test_a_group_that_comes_later_gets_what_it_wants():
+    site = ForwardSite("a", "b")
+    site.start("c", MemoryFileSystem())
+    site.wait(1_500)
+    _, cursor = site.queue("c", "a")
+    site.publish("a", b"one")
+    site.publish("b", b"two")
+    site.wait(300)
+    assert sorted(site.bodies("c", cursor)) == [b"one", b"two"]
+
+
+def test_a_bind_of_a_group_that_another_has_never_heard_is_refused():
+    site = ForwardSite("a", "b")
+    site.begin("c", MemoryFileSystem())
+    line = site.lines.get(("b", "c"))
+    assert line is None
+    site.run()
+    if site.lines["b", "c"].up:
+        site.lines["b", "c"].cut()
+    light = site.ask("c", "create_light")
+    assert code_of(site.bind("c", light, "a")) is ErrorCode.UNAVAILABLE
+    site.lines["b", "c"].mend()
+    site.wait(1_500)
+    assert site.bind("c", light, "b", "again") is None
