@@ -155,8 +155,13 @@ class Broker:
             self.delays, self.transactions, self.pops, self.queues, self.slots, self.sending, self.receiving
         ]  # fmt: skip
         redirect_half, enter_decided = self.transactions.redirect, self.transactions.enter
-        self.redirects = {DELAYED: self.delays.redirect, HALF: redirect_half, DECIDED: enter_decided, RUN: self._run}
-        self.redirects[FORWARDED] = lambda message: None
+        self.redirects = {
+            DELAYED: self.delays.redirect,
+            HALF: redirect_half,
+            DECIDED: enter_decided,
+            RUN: self._run,
+            FORWARDED: _here,
+        }
         """By `Message.kind`: rewrite the message for the system topic where it waits, or say why it is refused."""
         self.request_flush: Callable[[], None] = options.request_flush
         self._submitted, self._wide = Submitted(), WideRecords(store)
@@ -518,8 +523,7 @@ class Broker:
                         code = ErrorCode.NO_ROUTE
                     elif self.queues.rejecting or self.queues.unique:
                         hit, code = self.queues.admitted(sent, index, hit)
-                    if hit.mark and code is None:
-                        code = self.mark(message, hit)
+                    code = self.mark(message, hit) if hit.mark and code is None else code
                 if code is not None:
                     sent.refuse(index, code)
                     continue
@@ -698,6 +702,10 @@ class Broker:
         """Make records of everything that cursors settled."""
         for body in self.cursors.settled.take_bodies():
             self.append_ack(body)
+
+
+def _here(_message: Message) -> None:
+    """A record of another group enters its queues at once."""
 
 
 def is_keyless(message: Message) -> bool:

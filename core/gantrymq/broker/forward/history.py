@@ -32,6 +32,11 @@ class RouteHistory:
         self._router = router
         self._changes: deque[Change] = deque(maxlen=CHANGES_MAX)
 
+    @property
+    def changes(self) -> int:
+        """How many are remembered."""
+        return len(self._changes)
+
     def note(self, at_ms: int, route_id: str, before: Route | None, after: Route | None) -> None:
         """A durable route is about to change."""
         self._changes.append(Change(at_ms, route_id, before, after.light if after is not None else 0))

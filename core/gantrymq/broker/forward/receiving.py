@@ -185,9 +185,9 @@ class Receiving:
     def _arm(self, left_ms: int) -> None:
         if not self._armed:
             self._armed = True
-            self._broker.wheel.call_at(self._broker.wheel.now_ms() + min(left_ms, LEASE_MS), self._look)
+            self._broker.wheel.call_at(self._broker.wheel.now_ms() + min(left_ms, LEASE_MS), self._answer_later)
 
-    def _look(self, now_ms: int) -> None:
+    def _answer_later(self, now_ms: int) -> None:
         self._armed = False
         self._answer()
 

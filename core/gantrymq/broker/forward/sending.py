@@ -91,7 +91,7 @@ class Sending:
         self._broker.tables.watch("light", self._light_row)
         for name in {self._slots.keeper, *self._slots.table.groups}:
             self._meet(name)
-        self._broker.wheel.call_at(self._broker.wheel.now_ms() + _CHECK_MS, self._look)
+        self._broker.wheel.call_at(self._broker.wheel.now_ms() + _CHECK_MS, self._check)
 
     def close(self) -> None:
         """As Part.close."""
@@ -285,7 +285,7 @@ class Sending:
                 return True
         return False
 
-    def _look(self, now_ms: int) -> None:
+    def _check(self, now_ms: int) -> None:
         for peer in self.peers.values():
             is_full = self.behind(peer) >= self._most
             if is_full and not peer.full:
@@ -295,7 +295,7 @@ class Sending:
                 )  # fmt: skip
             peer.full = is_full
         if not self._broker.closed:
-            self._broker.wheel.call_at(now_ms + _CHECK_MS, self._look)
+            self._broker.wheel.call_at(now_ms + _CHECK_MS, self._check)
 
     def behind(self, peer: Peer) -> int:
         """Records that wait for it, those of earlier starts included."""

@@ -5,22 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gantrymq.broker.config import BrokerConfig
 from gantrymq.broker.forward.sending import Peer
 from gantrymq.broker.port import EARLIEST, Outcome, Route
+from gantrymq.broker.tables.slot_table import given_away
 from gantrymq.cluster.forward.following import PeerPort
 from gantrymq.cluster.forward.peers import Peers
+from gantrymq.cluster.slots.changes import forget
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.store.testing import MemoryFileSystem
 from tests.broker.node import Node
 from tests.cluster.site import Line
-from tests.cluster.slots.slot_site import SlotSite
+from tests.cluster.slots.slot_site import KEEPER, SlotSite
 
 
 class ForwardSite(SlotSite):
     """`lines[a, b]`: what a asks of b. Disks are flushed at each step of `wait`."""
 
-    def __init__(self, *names: str, seed: int = 0) -> None:
+    def __init__(self, *names: str, seed: int = 0, most: int = 1_000_000) -> None:
+        self.most = most
         self.lines: dict[tuple[str, str], Line] = {}
         self.unflushed: set[str] = set()
         """Groups whose disk takes nothing for now."""
@@ -51,6 +55,19 @@ class ForwardSite(SlotSite):
             if target == name and not line.up:
                 line.node = node
                 line.mend()
+
+    def make(self, name: str, files: MemoryFileSystem) -> Node:
+        """As `node_of`."""
+        config = BrokerConfig(name=name, metadata_group=KEEPER, forward_records_max=self.most)
+        kind = type("ForwardNode", (Node,), {"config": config})
+        made: Node = kind(files, False)
+        return made
+
+    def forget(self, name: str) -> None:
+        """What `gantry cluster forget` does."""
+        keeper: Any = Line(self.nodes[KEEPER])
+        staying = [other for other in self.nodes if other != name]
+        self.do(forget(keeper, name, lambda table: given_away(table, name, staying), self.random.getrandbits))
 
     def kill(self, name: str) -> MemoryFileSystem:
         for pair, line in list(self.lines.items()):

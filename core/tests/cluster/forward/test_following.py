@@ -207,3 +207,99 @@ def test_a_bind_of_a_group_that_another_has_never_heard_is_refused():
     site.lines["b", "c"].mend()
     site.wait(1_500)
     assert site.bind("c", light, "b", "again") is None
+
+
+def test_a_full_forward_queue_refuses_what_matches_there_and_nothing_else():
+    site = ForwardSite("a", "b", most=1_000)
+    _, cursor = site.queue("b", "a")
+    _, own = site.queue("a", "z")
+    site.cut("a", "b")
+    site.publish("a", *numbered(0, 1_000))
+    site.wait(200)
+    refused = site.publish("a", b"too many")
+    assert refused == [ErrorCode.QUEUE_FULL]
+    assert site.peer("a", "b").refused == 1
+    assert isinstance(site.publish("a", b"own", tag="z")[0], int)
+    site.wait(LEASE_MS)
+    assert site.publish("a", b"other", tag="z") == [ErrorCode.QUEUE_FULL], "b may want it: its routes are not known"
+    site.mend("a", "b")
+    site.wait(500)
+    assert isinstance(site.publish("a", b"again")[0], int)
+    site.wait(200)
+    assert site.bodies("b", cursor) == [*numbered(0, 1_000), b"again"]
+    assert site.bodies("a", own) == [b"own"]
+
+
+def test_a_forgotten_group_frees_what_waits_for_it():
+    site = ForwardSite("a", "b", "c")
+    site.queue("b", "a")
+    site.kill("b")
+    site.publish("a", *numbered(0, 20))
+    site.wait(LEASE_MS + 500)
+    assert site.nodes["a"].broker.sending.behind(site.peer("a", "b")) == 20
+    site.forget("b")
+    site.wait(500)
+    for name in ("a", "c"):
+        broker = site.nodes[name].broker
+        assert "b" not in broker.sending.peers
+        assert "b" not in broker.receiving.sources
+        assert not [key for key in broker.tables.rows("forward") if f"{key}/".partition("/")[2].startswith("b/")]
+    light, cursor = site.queue("c", "a")
+    began_ms = site.nodes["c"].wheel.now_ms()
+    assert site.bind("c", light, "x", "more") is None
+    assert site.nodes["c"].wheel.now_ms() - began_ms <= 100
+    site.publish("a", b"one")
+    site.wait(200)
+    assert site.bodies("c", cursor) == [b"one"]
+
+
+def test_a_message_in_one_piece_and_one_that_was_delayed_are_forwarded_too():
+    site = ForwardSite("a", "b")
+    _, cursor = site.queue("b", "a")
+    message = Message("t", b"piece", b"TAGS\x01a\x02", "a")
+    box = site.begun("a", "submit", [message])
+    site.wait(100)
+    port = site.nodes["a"].port
+    done: list[object] = []
+    again = Message("t", b"with a row", b"TAGS\x01a\x02", "a")
+    port.submit([again], None, lambda token, result: done.append(result), rows=[("own", "k", b"v")])
+    site.wait(200)
+    assert isinstance(box[0][0], int)
+    assert isinstance(done[0], list)
+    assert site.bodies("b", cursor) == [b"piece", b"with a row"]
+
+
+def test_a_wide_record_reaches_both():
+    site = ForwardSite("a", "b")
+    mine = [site.queue("a", "a")[1] for _ in range(20)]
+    theirs = [site.queue("b", "a")[1] for _ in range(20)]
+    site.publish("a", b"one", b"two")
+    site.wait(300)
+    assert all(site.bodies("a", cursor) == [b"one", b"two"] for cursor in mine)
+    assert all(site.bodies("b", cursor) == [b"one", b"two"] for cursor in theirs)
+    assert site.nodes["b"].store.max_offset(FORWARDED_TOPIC, 0) == 2
+
+
+def test_a_deleted_queue_gets_nothing_and_the_rest_goes_on():
+    site = ForwardSite("a", "b")
+    light, _ = site.queue("b", "a")
+    _, cursor = site.queue("b", "a")
+    site.cut("a", "b")
+    site.publish("a", b"one")
+    site.ask("b", "delete_light", light)
+    site.mend("a", "b")
+    site.wait(300)
+    assert site.bodies("b", cursor) == [b"one"]
+
+
+def test_forwarded_records_outlive_a_restart_of_their_owner():
+    site = ForwardSite("a", "b")
+    _, cursor = site.queue("b", "a")
+    site.publish("a", *numbered(0, 30), properties=b"colour\x01red\x02")
+    site.wait(300)
+    site.start("b", site.kill("b"))
+    site.wait(1_500)
+    found = site.taken("b", cursor)
+    assert [message.body for message in found] == numbered(0, 30)
+    assert {message.property("colour") for message in found} == {"red"}
+    assert {message.topic for message in found} == {"t"}

@@ -41,9 +41,13 @@ class SlotSite(Site):
         self.begin(name, files)
         self.run()
 
+    def make(self, name: str, files: MemoryFileSystem) -> Node:
+        """A group's process."""
+        return node_of(name, files)
+
     def begin(self, name: str, files: MemoryFileSystem) -> None:
         """A group's process begins."""
-        self.nodes[name] = node = node_of(name, files)
+        self.nodes[name] = node = self.make(name, files)
         self.away.discard(name)
         link = None
         if name != KEEPER:
