@@ -41,6 +41,10 @@ class Clock:
         """See `store.Clock`."""
         return MONOTONIC_MS + self.now
 
+    def boot_ms(self) -> int:
+        """See `store.Clock`."""
+        return MONOTONIC_MS + self.now
+
     def jump(self, ms: int) -> None:
         """Somebody sets the wall clock."""
         self._settings.append((self.now, self._settings[-1][1] + ms))

@@ -154,15 +154,7 @@ class Broker:
         self.parts: list[Part] = [
             self.delays, self.transactions, self.pops, self.queues, self.slots, self.sending, self.receiving
         ]  # fmt: skip
-        redirect_half, enter_decided = self.transactions.redirect, self.transactions.enter
-        self.redirects = {
-            DELAYED: self.delays.redirect,
-            HALF: redirect_half,
-            DECIDED: enter_decided,
-            RUN: self._run,
-            FORWARDED: _here,
-        }
-        """By `Message.kind`: rewrite the message for the system topic where it waits, or say why it is refused."""
+        self.redirects = self._by_kind()
         self.request_flush: Callable[[], None] = options.request_flush
         self._submitted, self._wide = Submitted(), WideRecords(store)
         self._whole = Whole(self, self.queues)
@@ -179,6 +171,11 @@ class Broker:
         """Why messages are refused although the store would take them (disk watermark); empty: they are not."""
         self.kept_from: dict[tuple[str, int], int] = {}
         """First offset that readers see of a topic's queue, where its attribute `reserve.time` shortens what is kept."""
+
+    def _by_kind(self) -> dict[int, Callable[[Message], ErrorCode | None]]:
+        """By `Message.kind`: rewrite the message for the system topic where it waits, or say why it is refused."""
+        half, decided = self.transactions.redirect, self.transactions.enter
+        return {DELAYED: self.delays.redirect, HALF: half, DECIDED: decided, RUN: self._run, FORWARDED: _here}
 
     def _put_topic(self, name: str, row: bytes) -> None:
         self.put_rows([("topic", name, row)])
@@ -704,8 +701,9 @@ class Broker:
             self.append_ack(body)
 
 
-def _here(_message: Message) -> None:
+def _here(_message: Message) -> ErrorCode | None:
     """A record of another group enters its queues at once."""
+    return None
 
 
 def is_keyless(message: Message) -> bool:
