@@ -42,7 +42,7 @@ from gantrymq.broker.tables.tables import Rows
 from gantrymq.broker_metrics import BrokerMetrics, registered
 from gantrymq.cluster.forward.following import PeerPort
 from gantrymq.cluster.forward.peers import Peers
-from gantrymq.cluster.slots.keeping import SlotKeeper
+from gantrymq.cluster.slots.keeping import SlotKeeper, tell_gateways
 from gantrymq.cluster.wire.dial import Dialer
 from gantrymq.cluster.wire.server import GatewaySession
 from gantrymq.launch.authentication import open_at_broker
@@ -163,6 +163,7 @@ class BrokerService:
         doors.identity.registers(
             self._registrar.when_known, list(context.nameservers), context.shared.get("listeners", {})
         )
+        tell_gateways(broker)
         await self._registrar.start()
         self._keep_slots(context, broker, key)
         self._tell_health(context.shared.get("health"), self._registrar)

@@ -318,7 +318,7 @@ class FakePort:
     def body_bytes_max(self) -> int:
         return BODY_BYTES_CEILING
 
-    def ensure_topic(self, name: str, create: int, token: object, on_done: Done) -> None:
+    def ensure_topic(self, name: str, create: int, token: object, on_done: Done, *, near: str = "") -> None:
         if self._failed("ensure_topic", token, on_done):
             return
         if name not in self.topic_queues:
@@ -369,10 +369,10 @@ class FakePort:
     def remove_routes(self, route_ids: Sequence[str], token: object, on_done: Done) -> None:
         if self._failed("remove_routes", token, on_done):
             return
-        for route_id in route_ids:
-            if route_id in self.routes:
-                self._uninstall(route_id)
-        self._answer(on_done, token, None)
+        known = [route_id for route_id in dict.fromkeys(route_ids) if route_id in self.routes]
+        for route_id in known:
+            self._uninstall(route_id)
+        self._answer(on_done, token, len(known))
 
     def open_tap(
         self,
@@ -442,7 +442,7 @@ class FakePort:
         if cursor.on_ready is not None and cursor.handle in self.cursors:
             cursor.on_ready(cursor.handle)
 
-    def create_light(self, token: object, on_done: Done) -> None:
+    def create_light(self, token: object, on_done: Done, *, name: str = "") -> None:
         if self._failed("create_light", token, on_done):
             return
         light = self.light_next

@@ -120,8 +120,16 @@ class Overview:
         return DRAINING in self._broker.tables.rows(STATE_TABLE)
 
     def drain(self, on: bool) -> None:
-        """Take no new messages any more (or again): writes the row that gateways watch, and the permission that clients get from nameservers."""
+        """Take no new messages any more (or again): writes the row that gateways watch, and the permission that clients get from nameservers.
+        Raises NOT_SUPPORTED where the broker has queues that no other has, and which cannot be moved."""
         broker = self._broker
+        queues = len(broker.tables.rows("light").keys() - {"next"}) if on and broker.slots.keeper else 0
+        if queues:
+            raise GantryError(
+                ErrorCode.NOT_SUPPORTED,
+                f"broker {broker.config.name} has {queues} queues (of AMQP, MQTT filters, subscriptions, bridges), and with broker.metadata_group queues "
+                f"cannot be moved to another broker yet: delete them first",
+            )
         broker.put(STATE_TABLE, [(DRAINING, b"1" if on else None)], None, None)
         permission = PERM_READ if on else PERM_READ | PERM_WRITE
         if broker.settings.permission != permission:

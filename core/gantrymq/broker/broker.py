@@ -388,15 +388,18 @@ class Broker:
 
     def remove_routes(self, route_ids: Sequence[str], token: Any, on_done: Done | None) -> None:
         """As RoutePort.remove_routes."""
-        known = []
+        known: list[str] = []
         for route_id in route_ids:
             before = self.router.durable(route_id)
             if self.router.remove(route_id):
                 self.receiving.changing(route_id, before, None)
                 known.append(route_id)
-        if known and on_done is not None:
-            on_done = self.receiving.when_known(on_done)
-        self.drop_rows([("route", route_id, None) for route_id in known], token, on_done)
+        rows: Rows = [("route", route_id, None) for route_id in known]
+        if on_done is None:
+            self.drop_rows(rows, token, None)
+            return
+        removed = self.receiving.when_known(on_done) if known else on_done
+        self.drop_rows(rows, token, lambda token, result: removed(token, len(known) if result is None else result))
 
     def create_light(self, token: Any, on_done: Done) -> None:
         """As QueuePort.create_light."""

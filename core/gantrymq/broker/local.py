@@ -125,7 +125,7 @@ class LocalBrokerPort:
         except GantryError as error:
             on_done(token, error)
 
-    def ensure_topic(self, name: str, create: int, token: Any, on_done: Done) -> None:
+    def ensure_topic(self, name: str, create: int, token: Any, on_done: Done, *, near: str = "") -> None:
         try:
             if names.is_own_system_topic(name):
                 raise GantryError(ErrorCode.NO_PERMISSION, f"topic {name} belongs to the broker itself")
@@ -209,7 +209,7 @@ class LocalBrokerPort:
 
     # Queues.
 
-    def create_light(self, token: Any, on_done: Done) -> None:
+    def create_light(self, token: Any, on_done: Done, *, name: str = "") -> None:
         self._broker.create_light(token, on_done)
 
     def delete_light(self, light: int, token: Any, on_done: Done) -> None:

@@ -196,8 +196,9 @@ class LogPort(Protocol):
         NOT_SUPPORTED. Over several broker groups it is one piece where one group has it all (docs/architecture/cluster.md).
         """
 
-    def ensure_topic(self, name: str, create: int, token: object, on_done: Done) -> None:
-        """Result: TopicInfo. With `create` false a missing topic is TOPIC_NOT_FOUND; true, or `FOR_QUEUE`: it is made."""
+    def ensure_topic(self, name: str, create: int, token: object, on_done: Done, *, near: str = "") -> None:
+        """Result: TopicInfo. With `create` false a missing topic is TOPIC_NOT_FOUND; true, or `FOR_QUEUE`: it is made. `near`: where a cluster has
+        slots it is made at the owner of this name (see `create_light`), so that what is published there need not be forwarded to that name's queue."""
 
     def topics(self, token: object, on_done: Done) -> None:
         """Result: list[TopicInfo] without system topics."""
@@ -213,7 +214,8 @@ class RoutePort(Protocol):
         """Install a durable route (a record of the log; it survives a restart). The same id again replaces it. Result: None."""
 
     def remove_routes(self, route_ids: Sequence[str], token: object, on_done: Done) -> None:
-        """Unknown ids are ignored. Result: None."""
+        """Unknown ids are ignored. Result: how many there were; None over several broker groups. Where those have slots: UNAVAILABLE if not all
+        were found, and a group is away that may have the others."""
 
     def open_tap(
         self, on_records: Callable[[list[tuple[Message, tuple[int, ...]]]], None], token: object, on_done: Done
@@ -239,8 +241,9 @@ class QueuePort(Protocol):
     Queue names: `~<light id>` for a light queue (decimal), `<topic>/<queue id>` for a queue of a topic.
     """
 
-    def create_light(self, token: object, on_done: Done) -> None:
-        """Result: id (int >= 1) that was never used before; durable."""
+    def create_light(self, token: object, on_done: Done, *, name: str = "") -> None:
+        """Result: id (int >= 1) that was never used before; durable. `name`: whose owner is to have the queue, where a cluster has slots: the table
+        and key of the row that describes it, with a slash between (UNAVAILABLE if that group is away); empty: anybody."""
 
     def delete_light(self, light: int, token: object, on_done: Done) -> None:
         """Drop the queue, its cursors and routes to it. Records stay in the log. Result: None."""

@@ -1,4 +1,5 @@
-"""Cursors of a gateway process over several broker groups: a part in each group, merged by whoever acquires."""
+"""Cursors of a gateway process over several broker groups: a part in each group, merged by whoever acquires. Where the cluster has slots, one of
+a light queue has a single part, at the queue's owner (`owned/queues.py`)."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from gantrymq.cluster.patience import Patience
 from gantrymq.cluster.seats import ClusterSeats
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.queue_policy import Policy
-from gantrymq.net.procedures.driver import Gathering, Steps, first_error, run
+from gantrymq.net.procedures.driver import Call, Gathering, Steps, first_error, run
 
 if TYPE_CHECKING:
     from gantrymq.cluster.group import Cluster
@@ -68,6 +69,11 @@ class ClusterCursors:
             self._drop(cursor)
 
     def open(self, queue: str, group: str, start: Start, token: Any, on_done: Done) -> None:
+        try:
+            owner = self._cluster.owned.owner_of(queue)
+        except GantryError as error:
+            on_done(token, error)
+            return
         cursor = self._by_name.get((queue, group))
         if cursor is None:
             if len(self.by_handle) >= CURSORS_MAX:
@@ -78,11 +84,11 @@ class ClusterCursors:
             cursor.start = start
 
         found: dict[int, CursorInfo] = {}
-        Everywhere(
-            self._cluster,
-            lambda group: self._open_at(cursor, group, found),
-            partial(self._opened, cursor, found, token, on_done),
-        )
+        opened = partial(self._opened, cursor, found, token, on_done)
+        if owner is not None:
+            run(self._open_at(cursor, owner, found), opened)
+        else:
+            Everywhere(self._cluster, lambda group: self._open_at(cursor, group, found), opened)
 
     def _opened(
         self, cursor: ClusterCursor, found: dict[int, CursorInfo], token: Any, on_done: Done, error: Any
@@ -107,7 +113,8 @@ class ClusterCursors:
             return
         attempt = group.attempt
         try:
-            info: CursorInfo = yield partial(group.port.open_cursor, name, cursor.name, cursor.start)
+            question = partial(group.port.open_cursor, name, cursor.name, cursor.start)
+            info: CursorInfo = yield self._asked(cursor, group, question)
         except GantryError as error:
             if error.code is ErrorCode.NOT_FOUND and cursor.start.kind == "find":
                 return
@@ -122,11 +129,22 @@ class ClusterCursors:
         if _is_deleted(cursor):
             yield from self._delete_at(cursor, group)
 
+    def _asked(self, cursor: ClusterCursor, group: Group, question: Call) -> Call:
+        """What the group is asked; if it alone has the queue, nobody waits for it when it hangs."""
+        alone = self._cluster.owned.lies_in_one(cursor.queue)
+        return self._cluster.decisions.ask(group, question) if alone else question
+
     def restore(self, group: Group) -> Steps:
-        """Open at a group that came what is open at the others."""
+        """Open at a group that came what is open at the others, or was open there."""
+        owned = self._cluster.owned
         for cursor in list(self.by_handle.values()):
-            if not cursor.deleted:
+            if cursor.deleted or not owned.may_have(group, cursor.queue):
+                continue
+            try:
                 yield from self._open_at(cursor, group, {})
+            except GantryError as error:  # deleted meanwhile by another gateway: nobody else has it
+                if error.code is not ErrorCode.QUEUE_NOT_FOUND or not owned.lies_in_one(cursor.queue):
+                    raise
 
     def _queue_at(self, queue: str, group: Group) -> Steps:
         """The group's name of a queue; None if it has no part of it."""
@@ -147,21 +165,45 @@ class ClusterCursors:
 
     def set_policy(self, cursor: int, policy: Policy, token: Any, on_done: Done) -> None:
         """As QueuePort.set_policy: each part for itself."""
-        found = self.by_handle.get(cursor)
+        try:
+            calls = self._at_parts(cursor, "set_policy", policy)
+        except GantryError as error:
+            on_done(token, error)
+        else:
+            Gathering(calls, lambda results: on_done(token, first_error(results)))
 
-        def gathered(results: list[Any]) -> None:
-            on_done(token, first_error(results))
-
-        if found is None:
-            on_done(token, GantryError(ErrorCode.NOT_FOUND, f"cursor {cursor} does not exist (any more)"))
+    def _at_parts(self, cursor: int, method: str, *arguments: Any) -> list[Call]:
+        """What is asked of each part. Raises NOT_FOUND; where the queue lies in one group UNAVAILABLE, QUEUE_NOT_FOUND."""
+        found = self._cursor(cursor)
+        if self._cluster.owned.lies_in_one(found.queue):
+            parts = [self._part_at_owner(found)]
         else:
             parts = list(found.parts.values())
-            Gathering([partial(part.group.port.set_policy, part.local, policy) for part in parts], gathered)
+        questions = [(part.group, partial(getattr(part.group.port, method), part.local, *arguments)) for part in parts]
+        return [self._asked(found, group, question) for group, question in questions]
+
+    def _part_at_owner(self, cursor: ClusterCursor) -> Part:
+        """Raises UNAVAILABLE, QUEUE_NOT_FOUND."""
+        owner = self._cluster.owned.owner_of(cursor.queue)
+        part = cursor.parts.get(owner.index) if owner is not None else None
+        if part is None:
+            raise GantryError(ErrorCode.QUEUE_NOT_FOUND, f"queue {cursor.queue} does not exist any more")
+        return part
+
+    def _cursor(self, handle: int) -> ClusterCursor:
+        """Raises NOT_FOUND."""
+        found = self.by_handle.get(handle)
+        if found is None:
+            raise GantryError(ErrorCode.NOT_FOUND, f"cursor {handle} does not exist (any more)")
+        return found
 
     def delete(self, cursor: int, token: Any, on_done: Done) -> None:
         found = self.by_handle.get(cursor)
         if found is None:
             on_done(token, None)
+            return
+        if self._cluster.owned.lies_in_one(found.queue):
+            self._delete_at_owner(found, token, on_done)
             return
         self._drop(found)
 
@@ -173,6 +215,31 @@ class ClusterCursors:
                 on_done(token, error)
 
         Everywhere(self._cluster, partial(self._delete_at, found), deleted)
+
+    def _delete_at_owner(self, cursor: ClusterCursor, token: Any, on_done: Done) -> None:
+        try:
+            part = self._part_at_owner(cursor)
+        except GantryError as error:
+            if error.code is ErrorCode.QUEUE_NOT_FOUND:
+                self._drop(cursor)
+                on_done(token, None)
+            else:
+                on_done(token, error)
+            return
+
+        def deleted(token: Any, result: Any) -> None:
+            if isinstance(result, GantryError):  # it may be there: whoever asked has to ask again
+                cursor.deleted = False
+                self.by_handle[cursor.handle] = cursor
+                self._by_name.setdefault((cursor.queue, cursor.name), cursor)
+            on_done(token, result)
+
+        def late(_result: Any) -> None:
+            self._drop(cursor)
+
+        self._drop(cursor)
+        question = partial(part.group.port.delete_cursor, part.local)
+        self._cluster.decisions.ask(part.group, question, late)(token, deleted)
 
     @staticmethod
     def _delete_at(cursor: ClusterCursor, group: Group) -> Steps:
@@ -259,21 +326,23 @@ class ClusterCursors:
                     mark(part.group.index, delivery.message)
             on_done(token, result)
 
-        part.group.port.scan(part.local, offset, count_max, bytes_max, token, scanned)
+        self._asked(found, part.group, partial(part.group.port.scan, part.local, offset, count_max, bytes_max))(
+            token, scanned
+        )
 
     def seek(self, cursor: int, start: Start, token: Any, on_done: Done) -> None:
         try:
-            _, part = self._only_part(cursor)
+            found, part = self._only_part(cursor)
         except GantryError as error:
             on_done(token, error)
             return
-        part.group.port.seek(part.local, start, token, on_done)
+        self._asked(found, part.group, partial(part.group.port.seek, part.local, start))(token, on_done)
 
     def _only_part(self, cursor: int) -> tuple[ClusterCursor, Part]:
         """One group's offsets say nothing of another's. Raises GantryError."""
-        found = self.by_handle.get(cursor)
-        if found is None:
-            raise GantryError(ErrorCode.NOT_FOUND, f"cursor {cursor} does not exist (any more)")
+        found = self._cursor(cursor)
+        if self._cluster.owned.lies_in_one(found.queue):
+            return found, self._part_at_owner(found)
         if len(self._cluster.groups) > 1:
             text = f"a queue that is read by offset lies in one broker group, and there are {len(self._cluster.groups)}"
             raise GantryError(ErrorCode.NOT_SUPPORTED, text)
@@ -367,10 +436,16 @@ class ClusterCursors:
         for place, handle in enumerate(cursors):
             found = self.by_handle.get(handle)
             for index, part in found.parts.items() if found is not None else ():
+                if self._cluster.slots.known and part.group.hangs:
+                    continue
                 by_group.setdefault(index, []).append((place, part.local))
 
         def ask(index: int, token: Any, done: Done) -> None:
-            getattr(self._cluster.groups[index].port, method)([local for _, local in by_group[index]], token, done)
+            group = self._cluster.groups[index]
+            question: Call = partial(getattr(group.port, method), [local for _, local in by_group[index]])
+            if self._cluster.slots.known:
+                question = self._cluster.decisions.ask(group, question)
+            question(token, done)
 
         def gathered(results: list[Any]) -> None:
             infos: list[Any] = [None] * len(cursors)
@@ -385,15 +460,12 @@ class ClusterCursors:
         Gathering([partial(ask, index) for index in by_group], gathered)
 
     def purge(self, cursor: int, token: Any, on_done: Done) -> None:
-        found = self.by_handle.get(cursor)
-
-        def gathered(results: list[Any]) -> None:
-            on_done(token, first_error(results) or sum(results))
-
-        if found is None:
-            on_done(token, GantryError(ErrorCode.NOT_FOUND, f"cursor {cursor} does not exist (any more)"))
+        try:
+            calls = self._at_parts(cursor, "purge")
+        except GantryError as error:
+            on_done(token, error)
         else:
-            Gathering([partial(part.group.port.purge, part.local) for part in found.parts.values()], gathered)
+            Gathering(calls, lambda results: on_done(token, first_error(results) or sum(results)))
 
 
 def _sum(handle: int, one: CursorInfo | None, other: CursorInfo) -> CursorInfo:

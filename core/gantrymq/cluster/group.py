@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gantrymq.broker.port import BrokerPort, Start, Terms
-from gantrymq.cluster.names import tag_of
+from gantrymq.cluster.names import split_light, tag_of
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.procedures.driver import Call, Steps, pause
 
@@ -76,6 +76,7 @@ class Group:
         "failures",
         "first_group",
         "hangs",
+        "has_slots",
         "index",
         "inherited",
         "lights",
@@ -108,6 +109,8 @@ class Group:
         """Since when it is not used because of those."""
         self.hangs = False
         """Connected, but a question is open for too long: it is asked for nothing more until it answers (cluster/patience.py)."""
+        self.has_slots = False
+        """It has a copy of the table of slots."""
         self.attempt = 0
         """Counts connections: what an earlier one still does is ignored."""
         self.failures = 0
@@ -151,6 +154,11 @@ class Group:
         """What stands above the ids of its light queues."""
         return 0 if self.first_group else tag_of(self.name)
 
+    def local_light(self, light: int) -> int:
+        """Its own id of a light queue of the cluster; 0: it has none."""
+        tag, own = split_light(light)
+        return own if tag == self.tag else self.lights.get(light, 0)
+
     def decides(self, tag: int) -> bool:
         """It made the light queues with this tag, or inherited them."""
         return tag == self.tag or tag in self.inherited
@@ -160,6 +168,16 @@ class Patient(Protocol):
     """Asks groups that may hang (cluster/patience.py)."""
 
     def ask(self, group: Group, question: Call, undo: Callable[[Any], None] = ...) -> Call: ...
+
+
+class Owned(Protocol):
+    """Says which group has a light queue (cluster/owned/queues.py)."""
+
+    def lies_in_one(self, queue: str) -> bool: ...
+
+    def owner_of(self, queue: str) -> Group | None: ...
+
+    def may_have(self, group: Group, queue: str) -> bool: ...
 
 
 class Cluster(Protocol):
@@ -178,6 +196,7 @@ class Cluster(Protocol):
     def members_changed(self) -> None: ...
 
     slots: SlotView
+    owned: Owned
     decisions: Patient
 
     def home(self, name: str) -> Group: ...

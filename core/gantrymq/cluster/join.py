@@ -1,4 +1,5 @@
 """Bringing a broker group up to date before a gateway uses it: what it says of itself, light queues, cursors and routes that the others have.
+Where the cluster has slots nothing of that is copied (`owned/join.py`).
 
 Several gateway processes may do this for the same group at once: what is made is made under a lease of that group, and the rest comes
 out the same however often it is done.
@@ -21,10 +22,11 @@ from gantrymq.broker.tables.group_tables import (
     LIGHT_BITS,
     LIGHTS_TABLE,
     MEMBER,
+    METADATA_GROUP,
     STATE_TABLE,
     TAG,
 )
-from gantrymq.broker.tables.slot_table import SLOTS_TABLE
+from gantrymq.broker.tables.slot_table import HEAD, SLOTS_TABLE
 from gantrymq.broker.topics import PERM_WRITE
 from gantrymq.cluster.group import Group
 from gantrymq.cluster.names import cluster_light, split_light
@@ -46,10 +48,9 @@ all that is sent would be lost to everybody, not only to the queues of those rou
 
 
 def join(cluster: Cluster, group: Group) -> Steps:
-    """Everything that `group` needs before it is used, also what happens meanwhile: nothing is left when this returns.
+    """Everything that `group` needs, behind `learn`, before it is used, also what happens meanwhile: nothing is left when this returns.
 
     Result: keys of what is gone, which no group needs any more when all are in use."""
-    yield from _learn(cluster, group)
     known: set[tuple[int, int]] = set()
     gone: set[str] = set()
     # Of its own keys those of light queues alone count: routes and cursors may have come back elsewhere meanwhile.
@@ -69,7 +70,7 @@ def join(cluster: Cluster, group: Group) -> Steps:
             elif group.missed:
                 _wait_for_who_knows(cluster, group)
             known.update([(other.index, other.attempt) for other in others])
-            yield from _found(cluster, group, others)
+            yield from found(cluster, group, others)
             if others:
                 gone |= yield from _gone(others)
                 # At all of them: what joins at the same time has them from this group, or this one from that.
@@ -118,7 +119,7 @@ def gone_key(kind: str, name: str) -> str:
     return f"{kind}/{blake2b(name.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}"
 
 
-def _learn(cluster: Cluster, group: Group) -> Steps:
+def learn(cluster: Cluster, group: Group) -> Steps:
     """Its topics, its names for others' light queues, its state; all kept current from now on."""
 
     def topic(name: str, value: bytes | None) -> None:
@@ -144,16 +145,26 @@ def _learn(cluster: Cluster, group: Group) -> Steps:
         elif key == MEMBER:
             group.member = value is not None
 
+    def slot(key: str, value: bytes | None) -> None:
+        if key == HEAD:
+            group.has_slots = value is not None
+        cluster.slots.learn(key, value)
+
     group.topics.clear()
     group.inherited.clear()
     group.lights.clear()
-    slots = cluster.slots.learn
-    for table, watcher in ((SLOTS_TABLE, slots), ("topic", topic), (LIGHTS_TABLE, light), (STATE_TABLE, state)):
+    group.has_slots = False
+    for table, watcher in ((SLOTS_TABLE, slot), ("topic", topic), (LIGHTS_TABLE, light), (STATE_TABLE, state)):
         rows: dict[str, bytes] = yield partial(group.port.watch_table, table, watcher)
         if table == SLOTS_TABLE:
             cluster.slots.refuse_another(group.name, rows)
         for key, value in rows.items():
             watcher(key, value)
+    if METADATA_GROUP in rows and not group.has_slots:
+        keeper = rows[METADATA_GROUP].decode()
+        raise GantryError(
+            ErrorCode.UNAVAILABLE, f"it has no table of slots yet, and waits for its metadata group {keeper}"
+        )
     # The rows of the last loop: its disk may be another one than before.
     group.first_group, group.member = FIRST_GROUP in rows, MEMBER in rows
 
@@ -165,7 +176,7 @@ def _writable(name: str, value: bytes | None) -> bool:
     return not config.get("deleted") and bool(config["perm"] & PERM_WRITE) and config["writeQueueNums"] > 0
 
 
-def _found(cluster: Cluster, group: Group, others: list[Group]) -> Steps:
+def found(cluster: Cluster, group: Group, others: list[Group]) -> Steps:
     """Whose light ids stand as they are: those of a group that was alone once (then no gateway had to speak of clusters)."""
     firsts = [other.name for other in others if other.first_group]
     if not group.first_group and not group.member:

@@ -1,7 +1,7 @@
 """ClusterPort: the BrokerPort of a gateway process over several broker groups, so that doors see one broker.
 
 Records of a topic go to one group until it fails (order); definitions live where their key is at home; a light queue has a part and a
-cursor in every group, merged here. A group that comes (again) is brought up to date before it is used (`cluster/join.py`).
+cursor in every group, merged here, or where the cluster has slots lies in one (`cluster/owned`). A group that comes (again) is brought up to date before it is used (`cluster/join.py`).
 docs/architecture/cluster.md draws it.
 """
 
@@ -19,7 +19,7 @@ from gantrymq.cluster import join as cluster_join
 from gantrymq.cluster.cursors import ClusterCursors
 from gantrymq.cluster.drain import ClusterDrain
 from gantrymq.cluster.everywhere import Everywhere
-from gantrymq.cluster.group import SOME_ROUTES, Group, GroupPort, Patient
+from gantrymq.cluster.group import SOME_ROUTES, Group, GroupPort, Owned, Patient
 from gantrymq.cluster.leases import ClusterLeases
 from gantrymq.cluster.names import (
     GROUPS_MAX,
@@ -28,6 +28,8 @@ from gantrymq.cluster.names import (
     mark,
     split_light,
 )
+from gantrymq.cluster.owned import join as owned_join
+from gantrymq.cluster.owned.queues import OwnedQueues
 from gantrymq.cluster.patience import Decisions, hangs
 from gantrymq.cluster.pieces import Piece, submit_pieces
 from gantrymq.cluster.slots.view import SlotView
@@ -85,6 +87,8 @@ class ClusterPort:
         self.slots = SlotView(turn, self.members_changed)
         self._tables = ClusterTables(self)
         self._cursors = ClusterCursors(self)
+        self._owned = OwnedQueues(self, self._cursors.drop_light)
+        self.owned: Owned = self._owned
         self.decisions: Patient = Decisions(self, self._cursors.joined)
         self.places: dict[str, list[tuple[Group, int]]] = {}
         """By topic: group and queue behind each queue number shown to the doors; numbers stay while this process runs."""
@@ -107,7 +111,7 @@ class ClusterPort:
         if len(self.groups) >= GROUPS_MAX:
             raise GantryError(ErrorCode.LIMIT_REACHED, f"{GROUPS_MAX} broker groups were seen; restart the gateway")
         group = Group(name, len(self.groups), port)
-        if self.complete:
+        if self.complete and not self.slots.known:
             group.miss(SOME_ROUTES)
         self.groups.append(group)
         port.watch_state(partial(self._group_state, group))
@@ -150,7 +154,16 @@ class ClusterPort:
             if not self.joining:
                 self.withdrawn.clear()
             self.joining.append(group)
-            run(cluster_join.join(self, group), partial(self._joined, group, attempt))
+            run(self._bring_up(group), partial(self._joined, group, attempt))
+
+    def _bring_up(self, group: Group) -> Steps:
+        yield from cluster_join.learn(self, group)
+        gone: set[str]
+        if self.slots.known:
+            gone = yield from owned_join.join(self, group)
+        else:
+            gone = yield from cluster_join.join(self, group)
+        return gone
 
     def _joined(self, group: Group, attempt: int, result: Any) -> None:
         if attempt != group.attempt:
@@ -380,23 +393,35 @@ class ClusterPort:
         holders = [group for group in usable if topic in group.topics]
         name = f"{self._identity}/{topic}" if holders else topic
         chosen = self._named(home_of(name, [group.name for group in holders or usable]))
+        self._choose(topic, chosen)
+        return chosen
+
+    def _choose(self, topic: str, group: Group) -> None:
         if len(self._chosen) >= CHOSEN_MAX:
             self._chosen.clear()
-        self._chosen[topic] = chosen
-        return chosen
+        self._chosen[topic] = group
 
     def _usable(self) -> list[Group]:
         """Groups for what is new."""
         lasting = [group for group in self._ready if not group.draining and not group.hangs]
         return [group for group in lasting if group.settled] or lasting or self._ready
 
-    def ensure_topic(self, name: str, create: int, token: Any, on_done: Done) -> None:
+    def ensure_topic(self, name: str, create: int, token: Any, on_done: Done, *, near: str = "") -> None:
+        def make() -> None:
+            try:
+                group = self._owned.place_for(near) if near and self.slots.known else self._group_for(name)
+            except GantryError as error:
+                on_done(token, error)
+                return
+            self._choose(name, group)
+            group.port.ensure_topic(name, create, token, on_done)
+
         def gathered(results: list[Any]) -> None:
             found = [result for result in results if isinstance(result, TopicInfo)]
             if found:
                 on_done(token, self._topic(name, list(zip(self._ready, results, strict=False))))
             elif create and self._ready:
-                self._group_for(name).port.ensure_topic(name, create, token, on_done)
+                make()
             else:
                 on_done(token, first_error(results) or unavailable("any"))
 
@@ -461,6 +486,9 @@ class ClusterPort:
     # Routes and taps.
 
     def add_route(self, route: Route, token: Any, on_done: Done) -> None:
+        if self.slots.known:
+            self._owned.add_route(route, token, on_done)
+            return
         maker = self.maker_of(route.light) if route.light else None
         if route.light and maker is None:
             on_done(token, unavailable("of this queue"))
@@ -487,6 +515,9 @@ class ClusterPort:
         yield partial(group.port.add_route, replace(route, light=light))
 
     def remove_routes(self, route_ids: Sequence[str], token: Any, on_done: Done) -> None:
+        if self.slots.known:
+            self._owned.remove_routes(route_ids, token, on_done)
+            return
         ids = list(route_ids)
         if self.joining:
             self.withdrawn.update(ids)
@@ -574,20 +605,33 @@ class ClusterPort:
 
     # Light queues and cursors.
 
-    def create_light(self, token: Any, on_done: Done) -> None:
-        usable = self._usable()
-        if not usable:
-            on_done(token, unavailable("any"))
+    def create_light(self, token: Any, on_done: Done, *, name: str = "") -> None:
+        try:
+            group = self._owned.place_for(name) if name and self.slots.known else self._in_turn()
+        except GantryError as error:
+            on_done(token, error)
             return
-        self._made += 1
-        group = usable[self._made % len(usable)]
 
         def created(token: Any, result: Any) -> None:
             on_done(token, result if isinstance(result, GantryError) else cluster_light(group.tag, result))
 
-        group.port.create_light(token, created)
+        if self.slots.known:
+            self._owned.create(group, token, created)
+        else:
+            group.port.create_light(token, created)
+
+    def _in_turn(self) -> Group:
+        """Raises UNAVAILABLE."""
+        usable = self._usable()
+        if not usable:
+            raise unavailable("any")
+        self._made += 1
+        return usable[self._made % len(usable)]
 
     def delete_light(self, light: int, token: Any, on_done: Done) -> None:
+        if self.slots.known:
+            self._owned.delete(light, token, on_done)
+            return
         self._cursors.drop_light(light)
 
         def deleted(error: Any) -> None:
@@ -600,20 +644,17 @@ class ClusterPort:
 
     @staticmethod
     def _delete_light_at(group: Group, light: int) -> Steps:
-        tag, own = split_light(light)
-        local = own if group.tag == tag else group.lights.pop(light, 0)
+        local = group.local_light(light)
+        is_foreign = group.lights.pop(light, 0) > 0
         if local:
             yield partial(group.port.delete_light, local)
-        if local and group.tag != tag:
+        if is_foreign:
             yield partial(group.port.put, LIGHTS_TABLE, [(str(light), None)])
 
     def light_at(self, group: Group, light: int) -> Steps:
         """The group's own id of a light queue of the cluster; made if it has none yet."""
-        tag, own = split_light(light)
-        if tag == group.tag:
-            return own
-        found = group.lights.get(light)
-        if found is not None:
+        found = group.local_light(light)
+        if found:
             return found
         return (yield from cluster_join.make_light(self, group, light))
 

@@ -1,4 +1,5 @@
-"""Seats of a gateway process over several broker groups: each queue's are taken at the queue's home, and move when that is another group.
+"""Seats of a gateway process over several broker groups: each queue's are taken at the queue's home, and move when that is another group. A queue
+that lies in one group has its consumers there for good.
 
 While the home is away its consumers go on as they were, and new ones are refused; when it is back, or another group is the home, they are
 taken again. Who meets an exclusive consumer there that came meanwhile goes on unregistered, and the log says so.
@@ -36,8 +37,9 @@ class ClusterSeats:
         self._waiting = False
 
     def _home(self, cursor: ClusterCursor) -> Part:
-        """Raises UNAVAILABLE."""
-        return self._part_at(cursor, self._cluster.home(_key(cursor)))
+        """Raises UNAVAILABLE, QUEUE_NOT_FOUND."""
+        owner = self._cluster.owned.owner_of(cursor.queue)
+        return self._part_at(cursor, owner or self._cluster.home(_key(cursor)))
 
     @staticmethod
     def _part_at(cursor: ClusterCursor, group: Group) -> Part:
@@ -74,7 +76,12 @@ class ClusterSeats:
             if part is not None:
                 group.port.leave_seat(part.local, found[0], None, lambda token, result: None)
 
-        group, found = yield from ask_owner(self._cluster, _key(cursor), at, leave)
+        owner = self._cluster.owned.owner_of(cursor.queue)
+        if owner is not None:
+            group = owner
+            found: tuple[int, bool] = yield self._cluster.decisions.ask(owner, at(owner, None), partial(leave, owner))
+        else:
+            group, found = yield from ask_owner(self._cluster, _key(cursor), at, leave)
         seat.group, seat.inner, seat.active = group, found[0], found[1]
 
     @staticmethod

@@ -317,15 +317,16 @@ class Definitions:
         if len(self.queues) >= self._limits.queues_max:
             text = f"cannot declare queue '{wanted.name}' in vhost '/': queue limit of {self._limits.queues_max} is reached"
             raise AmqpError(PRECONDITION_FAILED, text)
+        row_name = f"{QUEUE_TABLE}/{wanted.name}"
         unfinished = self.queues.get(wanted.name)
         if unfinished is not None:
             yield partial(self._port.delete_light, unfinished.light)
         yield from self._remove_bindings(self.bindings_to(True, wanted.name))  # of one that the broker deleted
         if wanted.shared:
-            yield from self._queue_topic(wanted.name)
+            yield from self._queue_topic(wanted.name, row_name)
         if wanted.transient:
             yield from self._try_lease(wanted.name)
-        light = yield self._port.create_light
+        light = yield partial(self._port.create_light, name=row_name)
         queue = replace(wanted, light=light, finished=wanted.transient)
         row = queue_row(queue)
         self._queue_row(queue.name, row)
@@ -343,8 +344,8 @@ class Definitions:
         self._queue_row(queue.name, row)
         return queue, info.cursor
 
-    def _queue_topic(self, name: str) -> Steps:
-        """A durable shared queue has a topic; one that is made for it is no exchange."""
+    def _queue_topic(self, name: str, row_name: str) -> Steps:
+        """A durable shared queue has a topic; one that is made for it is no exchange, and lies with the queue."""
         topic = topic_of(name)
         if names.is_closed_to_gateways(topic):
             raise AmqpError(ACCESS_REFUSED, f"queue name '{name}' is reserved")
@@ -353,7 +354,7 @@ class Definitions:
         except GantryError as error:
             if error.code is not ErrorCode.TOPIC_NOT_FOUND:
                 raise
-            yield partial(self._port.ensure_topic, topic, FOR_QUEUE)
+            yield partial(self._port.ensure_topic, topic, FOR_QUEUE, near=row_name)
             yield from self._note_name(topic, name)
             if name not in self._exchanges:
                 yield from self._put(EXCHANGE_TABLE, self._exchange_row, [(name, NO_EXCHANGE)])

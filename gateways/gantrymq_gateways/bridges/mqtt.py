@@ -16,6 +16,7 @@ import random
 import ssl
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -261,7 +262,7 @@ class Bridge:
         outward = [rule for rule in self.connection.topics if rule.direction != "in"]
         light = self._row.get("light", 0)
         if outward and not light:
-            light = await awaited(self._port.create_light)
+            light = await awaited(partial(self._port.create_light, name=f"{TABLE}/{name}"))
         before = self._row.get("routes", 0)
         self._row |= {
             "light": light, "routes": len(outward), "addresses": [f"{h}:{p}" for h, p in self.connection.addresses],

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from gantrymq.broker.port import EARLIEST, END, FIND, BrokerPort, CursorInfo, Route, TopicInfo
@@ -46,7 +47,7 @@ class OwnQueues:
     def open(self, subscription: Subscription, topic: TopicInfo, before_row: Callable[[], None]) -> Steps:
         """The route and the queue. Returns the cursor. `before_row` is called before the row of a subscription is stored that had no queue."""
         if not subscription.light:
-            subscription.light = yield call(self._port.create_light)
+            subscription.light = yield partial(self._port.create_light, name=f"{SUBSCRIPTION_TABLE}/{subscription.id}")
             subscription.past = Past.OPEN if subscription.placed else Past.OPENING
             if subscription.past is Past.OPENING and subscription.start == END:
                 subscription.past = Past.NONE

@@ -20,7 +20,7 @@ LIGHTS_TABLE = "cluster_light"
 
 
 STATE_TABLE = "cluster"
-"""What a group says about itself: row `first_group` (its light ids have no tag) or `member`, row `draining` (no new messages)."""
+"""What a group says about itself: row `first_group` (its light ids have no tag) or `member`, row `draining` (no new messages), row `metadata_group`."""
 
 
 FIRST_GROUP = "founder"
@@ -30,6 +30,10 @@ MEMBER = "member"
 
 
 DRAINING = "draining"
+
+
+METADATA_GROUP: Final = "metadata_group"
+"""Row: who is to keep this group's table of slots. Gateways do not use the group before it has that table."""
 
 
 TAG = "tag/"

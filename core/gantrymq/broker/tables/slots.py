@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from gantrymq.broker.tables.group_tables import LIGHT_BITS, LIGHTS_TABLE, STATE_TABLE, TAG
 from gantrymq.broker.tables.slot_table import SLOTS_TABLE, SlotTable
 from gantrymq.model.errors import ErrorCode, GantryError
 
@@ -48,8 +49,20 @@ class Slots:
         tables.watch(SLOTS_TABLE, self.learn)
 
     def open(self) -> None:
-        """As Part.open."""
+        """As Part.open. Raises ILLEGAL_ARGUMENT where other groups have parts of the queues."""
+        self._refuse_shared_queues()
         self.table = SlotTable(self._tables.rows(SLOTS_TABLE))
+
+    def _refuse_shared_queues(self) -> None:
+        """A queue lies in one group or in all (docs/decisions/0007): a cluster has not both."""
+        inherited = {int(key[len(TAG) :]) for key in self._tables.rows(STATE_TABLE) if key.startswith(TAG)}
+        shared = [light for light in self._tables.rows(LIGHTS_TABLE) if int(light) >> LIGHT_BITS not in inherited]
+        if self.keeper and shared:
+            raise GantryError(
+                ErrorCode.ILLEGAL_ARGUMENT,
+                f"broker {self.name} has parts of {len(shared)} queues that other broker groups made, and with broker.metadata_group a queue lies in "
+                f"one group: drain the cluster to one group first (gantry broker drain), or leave broker.metadata_group out",
+            )
 
     def close(self) -> None:
         """As Part.close."""

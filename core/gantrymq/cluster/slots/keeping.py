@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.broker.local import LocalBrokerPort
+from gantrymq.broker.tables.group_tables import METADATA_GROUP, STATE_TABLE
 from gantrymq.broker.tables.slot_table import (
     GROUP,
     HEAD,
@@ -38,6 +39,13 @@ STOPPED_MS: Final = 5_000
 """What was stopped so long ago and is nobody else's goes back to its owner: who moved it is gone."""
 AGAIN_MS: Final = 1_000
 """Before the next attempt, where one failed."""
+
+
+def tell_gateways(broker: Broker) -> None:
+    """Note whether this broker is to have the table: gateways that find it before it has that wait."""
+    keeper = broker.config.metadata_group.encode() or None
+    if broker.tables.rows(STATE_TABLE).get(METADATA_GROUP) != keeper:
+        broker.put(STATE_TABLE, [(METADATA_GROUP, keeper)], None, None)
 
 
 class SlotKeeper:

@@ -352,7 +352,7 @@ class RemoteBrokerPort:
         arguments = [[pack_sent(message) for message in batch], sent_in, *companions]
         self._call(code, arguments, token, done, convert)
 
-    def ensure_topic(self, name: str, create: int, token: Any, on_done: Done) -> None:
+    def ensure_topic(self, name: str, create: int, token: Any, on_done: Done, *, near: str = "") -> None:
         self._call(GatewayCode.ENSURE_TOPIC, [name, create], token, on_done, _topic)
 
     def topics(self, token: Any, on_done: Done) -> None:
@@ -405,7 +405,7 @@ class RemoteBrokerPort:
     def remove_volatile(self, tap: int, numbers: Sequence[int]) -> None:
         self._one_way(GatewayCode.REMOVE_VOLATILE, [tap, list(numbers)])
 
-    def create_light(self, token: Any, on_done: Done) -> None:
+    def create_light(self, token: Any, on_done: Done, *, name: str = "") -> None:
         self._call(GatewayCode.CREATE_LIGHT, [], token, on_done)
 
     def delete_light(self, light: int, token: Any, on_done: Done) -> None:

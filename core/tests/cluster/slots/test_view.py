@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from gantrymq.broker.port import END, Terms
 from gantrymq.broker.tables.slot_table import HEAD, SLOTS_TABLE, slot_of
 from gantrymq.cluster.group import ASK_MS
 from gantrymq.cluster.port import ClusterPort
 from gantrymq.cluster.slots.keeping import STOPPED_MS
 from gantrymq.model.errors import ErrorCode, GantryError
-from tests.cluster.site import Line, queue
+from tests.cluster.site import Line
 from tests.cluster.slots.slot_site import SlotSite, stopping
 
 
@@ -169,42 +168,6 @@ def test_a_new_gateway_learns_from_any_copy() -> None:
     assert port.slots.table.owned_by("c") == site.table("c").owned_by("c")
     assert isinstance(gateways.take(port, name_of(site, "c")), int)
     assert code(gateways.take(port, name_of(site, "a"))) is ErrorCode.UNAVAILABLE
-
-
-def test_an_exclusive_consumer_is_one_for_all_gateways() -> None:
-    gateways = Gateways()
-    site = gateways.site
-    light, cursor = queue(site, gateways.one)
-    there = site.call(gateways.other, "open_cursor", f"~{light}", "g", END).cursor
-    key = f"seat/~{light}/g"
-    owner = gateways.one.slots.owner(key)
-    alone = Terms(exclusive=True)
-    assert isinstance(site.call(gateways.one, "take_seat", cursor, alone, lambda seat, active: None), tuple)
-    assert code(site.call(gateways.other, "take_seat", there, alone, lambda seat, active: None)) is ErrorCode.LEASE_HELD
-    target = "c" if owner != "c" else "b"
-    assert site.move(owner, target, [slot_of(key)]) == [slot_of(key)]
-    site.wait(1000)
-    assert code(site.call(gateways.other, "take_seat", there, alone, lambda seat, active: None)) is ErrorCode.LEASE_HELD
-    assert [name for name, node in site.nodes.items() if node.broker.seats.count] == [target]
-
-
-def test_who_has_the_turn_keeps_it_through_a_move() -> None:
-    gateways = Gateways()
-    site = gateways.site
-    light, cursor = queue(site, gateways.one)
-    there = site.call(gateways.other, "open_cursor", f"~{light}", "g", END).cursor
-    key = f"seat/~{light}/g"
-    turns: dict[str, bool] = {}
-    single = Terms(single=True)
-    for who, port, at in (("one", gateways.one, cursor), ("other", gateways.other, there)):
-        taken = site.call(port, "take_seat", at, single, lambda seat, active, who=who: turns.__setitem__(who, active))
-        turns[who] = taken[1]
-    assert turns == {"one": True, "other": False}
-    owner = gateways.one.slots.owner(key)
-    for target in [name for name in "abc" if name != owner]:
-        site.move(gateways.one.slots.owner(key), target, [slot_of(key)])
-        site.wait(1000)
-        assert sorted(turns.values()) == [False, True], (target, turns)
 
 
 def test_new_rows_lie_at_the_owner() -> None:

@@ -95,7 +95,7 @@ class FilterQueues:
                 return
             if self._table.filter_row(found) == value:
                 self.gone(found)  # What became of it the table will tell.
-        light: int = yield call(self._port.create_light)
+        light: int = yield partial(self._port.create_light, name=f"{FILTER_TABLE}/{text}")
         value = text.encode()
         # The row first: a filter that is nowhere noted could never be removed.
         yield call(self._port.put, FILTER_TABLE, [(str(light), value)])
