@@ -30,8 +30,9 @@ class BrokerConfig:
     cluster: str = "DefaultCluster"
     """Cluster that it belongs to (RocketMQ: brokerClusterName)."""
     metadata_group: str = ""
-    """Name of the broker group that keeps the cluster's table of slots, the same at every broker: leases and consumers of a name are then
-    decided by one group, which changes by `gantry cluster rebalance` or `forget` alone. Empty: by where gateways see the name at home."""
+    """Name of the broker group that keeps the cluster's table of slots, the same at every broker: leases of a name are then
+    decided by one group, which changes by `gantry cluster rebalance` or `forget` alone, and a queue lies in one. Empty: by where gateways see the
+    name at home, and a queue has a part in each group."""
     forward_records_max: int = setting(1_000_000, least=1_000)
     """Records that wait for one other broker group, where there is a metadata group: more that it wants are refused until it takes some, or is
     forgotten (`gantry cluster forget`). Publishers of others go on."""

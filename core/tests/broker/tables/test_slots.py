@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from gantrymq.broker.tables.group_tables import LIGHT_BITS, LIGHTS_TABLE, METADATA_GROUP, STATE_TABLE, TAG
+from gantrymq.cluster.slots.keeping import tell_gateways
 from gantrymq.model.errors import ErrorCode, GantryError
-from tests.cluster.slots.slot_site import SlotSite
+from gantrymq.store.testing import MemoryFileSystem
+from tests.broker.node import Node
+from tests.cluster.slots.slot_site import SlotSite, node_of
 
 
 def test_requests_of_another_epoch_are_refused() -> None:
@@ -22,3 +26,31 @@ def test_requests_of_another_epoch_are_refused() -> None:
         with pytest.raises(GantryError, match=text) as caught:
             slots.check(under)
         assert caught.value.code is ErrorCode.NOT_OWNER
+
+
+def test_a_broker_with_parts_of_others_queues_does_not_start_with_slots() -> None:
+    """Queues lie in one group or in all; after a drain to this one they do, whoever made them."""
+    before = Node(MemoryFileSystem(), True)
+    light = str(77 << LIGHT_BITS | 5)
+    before.call("put", LIGHTS_TABLE, [(light, b"1")])
+    disk = before.files.after_process_crash()
+    with pytest.raises(
+        GantryError, match=r"drain the cluster to one group first .* or leave broker.metadata_group out"
+    ) as caught:
+        node_of("b", disk.after_process_crash())
+    assert caught.value.code is ErrorCode.ILLEGAL_ARGUMENT
+    again = Node(disk, True)
+    again.call("put", STATE_TABLE, [(f"{TAG}77", b"old")])
+    assert light in node_of("b", again.files.after_process_crash()).broker.tables.rows(LIGHTS_TABLE)
+
+
+def test_a_broker_says_whether_it_is_to_have_the_table() -> None:
+    node = node_of("b", MemoryFileSystem())
+    tell_gateways(node.broker)
+    node.flush()
+    assert node.broker.tables.rows(STATE_TABLE)[METADATA_GROUP] == b"a"
+    without = Node(node.files.after_process_crash(), False)
+    assert without.broker.tables.rows(STATE_TABLE)[METADATA_GROUP] == b"a"
+    tell_gateways(without.broker)
+    without.turn.run_until_quiet()
+    assert METADATA_GROUP not in without.broker.tables.rows(STATE_TABLE)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gantrymq.broker.port import END, FIND, FOR_QUEUE, Route, Start, Terms, TopicInfo
-from gantrymq.broker.tables.group_tables import DRAINING, GONE_TABLE, LIGHTS_TABLE, STATE_TABLE
+from gantrymq.broker.tables.group_tables import DRAINING, GONE_TABLE, LIGHT_BITS, LIGHTS_TABLE, MEMBER, STATE_TABLE, TAG
 from gantrymq.broker.tables.slot_table import slot_of
 from gantrymq.cluster.patience import SILENCE_MS
 from gantrymq.cluster.slots.changes import forget
@@ -293,3 +293,21 @@ def test_queues_of_a_group_that_is_gone_for_good_are_gone() -> None:
     assert refused.code is ErrorCode.QUEUE_NOT_FOUND
     assert site.call(one, "delete_light", owners.light) is None
     assert site.call(one, "delete_cursor", owners.cursor) is None
+
+
+def test_queues_of_a_cluster_that_was_drained_to_one_group_lie_there() -> None:
+    """Its own ids of them are others than theirs."""
+    site = SlotSite("a", "b", "c")
+    light = 77 << LIGHT_BITS | 5
+    local = site.nodes["b"].call("create_light")
+    site.nodes["b"].call("put", STATE_TABLE, [(f"{TAG}77", b"old"), (MEMBER, b"1")])
+    site.nodes["b"].call("put", LIGHTS_TABLE, [(str(light), str(local).encode())])
+    one, other = site.gateway(), site.gateway()
+    cursor = site.call(one, "open_cursor", f"~{light}", "g", END).cursor
+    assert site.call(other, "add_route", Route("r", "prefix", None, "a", light)) is None
+    assert [len(node.broker.tables.rows("light").keys() - {"next"}) for node in site.nodes.values()] == [0, 1, 0]
+    site.nodes["b"].call("submit", [message("t0", b"x")])
+    assert take(site, one, cursor) == [b"x"]
+    assert site.call(other, "delete_light", light) is None
+    assert site.nodes["b"].broker.tables.rows(LIGHTS_TABLE) == {}
+    assert site.nodes["b"].broker.tables.rows("light").keys() == {"next"}
