@@ -13,6 +13,8 @@ from gantrymq.broker.consuming.known.table import KEEPER
 from gantrymq.broker.lags import LagSweep
 from gantrymq.broker.retention.unused import UnusedTopics, load_topic_users
 from gantrymq.broker.rocketmq import stats
+from gantrymq.broker.tables.forward_table import TABLE as FORWARD_TABLE
+from gantrymq.broker.tables.forward_table import door_queues
 from gantrymq.broker.tables.group_tables import (
     DRAINING,
     FIRST_GROUP,
@@ -123,7 +125,8 @@ class Overview:
         """Take no new messages any more (or again): writes the row that gateways watch, and the permission that clients get from nameservers.
         Raises NOT_SUPPORTED where the broker has queues that no other has, and which cannot be moved."""
         broker = self._broker
-        queues = len(broker.tables.rows("light").keys() - {"next"}) if on and broker.slots.keeper else 0
+        rows = broker.tables.rows
+        queues = len(door_queues(rows("light"), rows(FORWARD_TABLE))) if on and broker.slots.keeper else 0
         if queues:
             raise GantryError(
                 ErrorCode.NOT_SUPPORTED,

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from gantrymq.broker.port import EARLIEST, CursorInfo, Route
 from gantrymq.broker.routing.router import route_from_bytes
+from gantrymq.broker.tables.forward_table import TABLE as FORWARD_TABLE
+from gantrymq.broker.tables.forward_table import door_queues
 from gantrymq.broker.tables.group_tables import (
     DRAINING,
     FIRST_GROUP,
@@ -182,8 +184,10 @@ def found(cluster: Cluster, group: Group, others: list[Group]) -> Steps:
     if not group.first_group and not group.member:
         _refuse_a_taken_tag(cluster, group)
         rows: dict[str, bytes] = yield partial(group.port.watch_table, "light", None)
+        forward: dict[str, bytes] = yield partial(group.port.watch_table, FORWARD_TABLE, None)
         alone = [other for other in cluster.groups if other.registered] == [group]
-        row = FIRST_GROUP if alone or rows else MEMBER
+        used = door_queues(rows, forward) if forward else rows
+        row = FIRST_GROUP if alone or used else MEMBER
         group.first_group, group.member = row == FIRST_GROUP, row == MEMBER
         if row == MEMBER or not firsts:
             yield partial(group.port.put, STATE_TABLE, [(row, b"1")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 TABLE: Final = "forward"
@@ -11,3 +12,9 @@ READ: Final = "read/"
 """`read/SOURCE/START`: below which offset a forward queue of another group was read."""
 SOURCE: Final = "source/"
 """`source/SOURCE`: a group that has a forward queue for this one (value: 1)."""
+
+
+def door_queues(lights: Mapping[str, bytes], rows: Mapping[str, bytes]) -> set[str]:
+    """Of the rows of table `light` those that are no forward queues, by `rows` of table `forward`: what doors made."""
+    forward = {light.decode() for key, light in rows.items() if key.startswith(TO)}
+    return lights.keys() - forward - {"next"}

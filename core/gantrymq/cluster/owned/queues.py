@@ -106,9 +106,8 @@ class OwnedQueues:
         except GantryError as error:
             on_done(token, error)
             return
-        # Of a group that says nothing nobody knows whether it has the route: nothing is undone, it may have been added again.
         question = partial(group.port.add_route, replace(route, light=route.light and group.local_light(route.light)))
-        call = self._cluster.decisions.ask(group, question)
+        call = self._patiently(group, question)
         if route.light:
             call(token, on_done)
         else:
@@ -125,8 +124,28 @@ class OwnedQueues:
         yield removed
 
     def _removals(self, groups: Sequence[Group], route_ids: Sequence[str]) -> list[Call]:
-        ask = self._cluster.decisions.ask
-        return [ask(group, partial(group.port.remove_routes, route_ids)) for group in groups]
+        return [self._patiently(group, partial(group.port.remove_routes, route_ids)) for group in groups]
+
+    def _patiently(self, group: Group, change: Call) -> Call:
+        """A change of routes is answered when the other groups know it, or some seconds later: whether its group hangs, a second question tells.
+        Nothing is undone of a change that comes late: it may have been asked for again."""
+
+        def call(token: Any, on_done: Done) -> None:
+            open_ = [on_done]
+
+            def answered(_token: Any, result: Any) -> None:
+                if open_:
+                    open_.pop()(token, result)
+
+            def heard(_token: Any, result: Any) -> None:
+                if isinstance(result, GantryError):
+                    answered(None, result)
+
+            change(None, answered)
+            if open_ and len(self._cluster.groups) > 1:
+                self._cluster.decisions.ask(group, partial(group.port.stats, []))(None, heard)
+
+        return call
 
     def remove_routes(self, route_ids: Sequence[str], token: Any, on_done: Done) -> None:
         """As RoutePort.remove_routes. UNAVAILABLE if fewer were found than asked for, and a group that may have the others did not answer."""

@@ -39,8 +39,8 @@ def test_a_group_that_was_away_is_waited_for_by_nobody() -> None:
     site, one = owners.site, owners.one
     disk = site.kill("b")
     light = owners.make("c")
-    assert site.call(one, "open_cursor", f"~{light}", "g", END).ready == 0
-    assert site.call(one, "add_route", Route("r2", "prefix", None, "a", light)) is None
+    assert owners.call(one, "open_cursor", f"~{light}", "g", END).ready == 0
+    assert owners.call(one, "add_route", Route("r2", "prefix", None, "a", light)) is None
     for name in ("a", "c"):
         site.line(one, name).cut()
     site.run()
@@ -50,14 +50,14 @@ def test_a_group_that_was_away_is_waited_for_by_nobody() -> None:
     assert one.up
     assert [group.name for group in one.ready_groups()] == ["b"]
     assert (owners.rows("route"), owners.rows("light")) == ({"b": 1, "c": 1}, {"b": 1, "c": 1})
-    assert code(site.call(one, "delete_light", light)) is ErrorCode.UNAVAILABLE
+    assert code(owners.call(one, "delete_light", light)) is ErrorCode.UNAVAILABLE
 
 
 def test_what_was_open_at_the_owner_is_opened_again_there() -> None:
     owners = Owners()
     site, one = owners.site, owners.one
     light = owners.make("c")
-    cursor = site.call(one, "open_cursor", f"~{light}", "g", END).cursor
+    cursor = owners.call(one, "open_cursor", f"~{light}", "g", END).cursor
     ready: list[int] = []
     one.watch(owners.cursor, ready.append)
     site.nodes["b"].call("ensure_topic", "t0", True)
@@ -78,15 +78,15 @@ def test_a_queue_that_was_deleted_meanwhile_holds_up_nobody() -> None:
     site, one, other = owners.site, owners.one, owners.other
     site.line(one, "b").cut()
     site.run()
-    assert site.call(other, "delete_light", owners.light) is None
+    assert owners.call(other, "delete_light", owners.light) is None
     site.line(one, "b").mend()
     site.wait(1000)
     assert [group.name for group in one.ready_groups()] == ["a", "b", "c"]
-    assert code(site.call(one, "purge", owners.cursor)) is ErrorCode.QUEUE_NOT_FOUND
+    assert code(owners.call(one, "purge", owners.cursor)) is ErrorCode.QUEUE_NOT_FOUND
     assert take(site, one, owners.cursor) == []
-    assert site.call(one, "delete_cursor", owners.cursor) is None
+    assert owners.call(one, "delete_cursor", owners.cursor) is None
     assert owners.rows("cursor") == {}
-    assert code(site.call(one, "take_seat", owners.cursor, Terms(), lambda seat, active: None)) is ErrorCode.NOT_FOUND
+    assert code(owners.call(one, "take_seat", owners.cursor, Terms(), lambda seat, active: None)) is ErrorCode.NOT_FOUND
 
 
 def test_a_group_that_is_to_have_the_table_is_not_used_before() -> None:
