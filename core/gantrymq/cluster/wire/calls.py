@@ -16,7 +16,7 @@ from gantrymq.cluster.wire.codec import GatewayCode
 from gantrymq.model import names, sysflag
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.model.message import DELAYED, Message
+from gantrymq.model.message import DELAYED, PLAIN, Message
 from gantrymq.model.tables.message_rows import queues_of
 
 Natural = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
@@ -40,6 +40,11 @@ OURS: Final = (props.MULTI_DISPATCH, props.MULTI_QUEUE_OFFSET, "GANTRY_DISPATCH_
 _INNER: Final = b"INNER_MULTI_"
 _MORE: Final = b"GANTRY_DISPATCH_MORE"
 """One of them is in each name of `OURS`."""
+
+KNOWN_MAX: Final = 2_048
+"""Properties that are known to be right, for each connection of a gateway: some 3 MB at most."""
+KNOWN_BYTES: Final = 512
+"""Longer ones are looked at each time."""
 
 
 class Sent(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False):
@@ -131,26 +136,52 @@ def decode_call(code: int, body: bytes) -> tuple[Any, ...]:
         raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"gateway request {name} cannot be read: {error}") from None
 
 
-def message_of(sent: Sent) -> Message:
-    """The message of a checked row. Raises ILLEGAL_ARGUMENT where it contradicts itself: indexes made from the row would not be those that
-    a recovery makes from the record; NO_PERMISSION for RocketMQ's own topics, which no gateway writes (the broker refuses our own)."""
-    if sent.topic in names.ROCKETMQ_SYSTEM_TOPICS:
-        raise GantryError(ErrorCode.NO_PERMISSION, f"topic {sent.topic} belongs to the broker itself")
-    properties = sent.properties
-    if props.find(properties, props.TAGS) != sent.tag:
-        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"tag {sent.tag[:80]!r} is not that of the properties (TAGS)")
-    if props.index_keys(properties) != sent.keys:
-        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, "the keys are not those of the properties (UNIQ_KEY, KEYS)")
-    if (_INNER in properties or _MORE in properties) and any(props.find(properties, name) for name in OURS):
-        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, "light queues in the properties are the broker's to write")
-    if sent.sys_flag & ~SENT_FLAGS:
-        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"sysFlag {sent.sys_flag} has bits that a gateway may not set")
-    message = Message(sent.topic, sent.body, properties, sent.tag, sent.keys, sent.queue_id, sent.born_ms)
-    message.sharding_key, message.exchange, message.demand_route = sent.sharding_key, sent.exchange, sent.demand_route
-    message.flag = sent.flag
-    if sent.table:
-        message.lmq = queues_of(sent.table)
-    if b"TIMER_DELAY_MS\x01" in properties:  # a foreign header of that name has another one here (props.foreign_name)
-        message.kind = DELAYED
-    message.sys_flag = sent.sys_flag & ~(sysflag.BORN_HOST_V6 | sysflag.STORE_HOST_V6)
-    return message
+class Checked:
+    """Makes messages of rows; keeps which properties of rows without keys were found right: those of most publishers are the same again."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, tuple[str, int]] = {}
+        """Tag and kind of a message, by its properties."""
+
+    def message_of(self, sent: Sent) -> Message:
+        """The message of a row. Raises ILLEGAL_ARGUMENT where it contradicts itself: indexes made from the row would not be those that a recovery
+        makes from the record; NO_PERMISSION for RocketMQ's own topics, which no gateway writes (the broker refuses our own)."""
+        if sent.topic in names.ROCKETMQ_SYSTEM_TOPICS:
+            raise GantryError(ErrorCode.NO_PERMISSION, f"topic {sent.topic} belongs to the broker itself")
+        properties = sent.properties
+        known = self._known.get(properties)
+        kind = known[1] if known is not None and known[0] == sent.tag and not sent.keys else self._check(sent)
+        message = Message(sent.topic, sent.body, properties, sent.tag, sent.keys, sent.queue_id, sent.born_ms)
+        message.sharding_key = sent.sharding_key
+        message.exchange = sent.exchange
+        message.demand_route = sent.demand_route
+        message.flag = sent.flag
+        message.kind = kind
+        if sent.table:
+            message.lmq = queues_of(sent.table)
+        if sent.sys_flag:
+            if sent.sys_flag & ~SENT_FLAGS:
+                text = f"sysFlag {sent.sys_flag} has bits that a gateway may not set"
+                raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, text)
+            message.sys_flag = sent.sys_flag & ~(sysflag.BORN_HOST_V6 | sysflag.STORE_HOST_V6)
+        return message
+
+    def _check(self, sent: Sent) -> int:
+        """The kind of a message whose properties say what its row says of them. Raises ILLEGAL_ARGUMENT."""
+        properties = sent.properties
+        if props.find(properties, props.TAGS) != sent.tag:
+            raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"tag {sent.tag[:80]!r} is not that of the properties (TAGS)")
+        if props.index_keys(properties) != sent.keys:
+            text = "the keys are not those of the properties (UNIQ_KEY, KEYS)"
+            raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, text)
+        if (_INNER in properties or _MORE in properties) and any(props.find(properties, name) for name in OURS):
+            raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, "light queues in the properties are the broker's to write")
+        # A foreign header of that name has another one here (props.foreign_name).
+        kind = DELAYED if b"TIMER_DELAY_MS\x01" in properties else PLAIN
+        if not sent.keys and len(properties) <= KNOWN_BYTES:
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
+            self._known[properties] = (sent.tag, kind)
+        return kind

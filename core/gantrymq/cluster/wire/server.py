@@ -25,7 +25,7 @@ from gantrymq.broker.port import (
     refused_for_now,
 )
 from gantrymq.broker.row_checks import refuse_unreadable
-from gantrymq.cluster.wire.calls import RouteRow, Sent, decode_call, message_of
+from gantrymq.cluster.wire.calls import Checked, RouteRow, Sent, decode_call
 from gantrymq.cluster.wire.codec import (
     PROTOCOL_VERSION,
     GatewayCode,
@@ -43,6 +43,9 @@ from gantrymq.remoting.constants import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
 from gantrymq.remoting.server.table_rows import CHECKS
 
 log = logging.getLogger(__name__)
+
+OUTCOMES: Final = tuple(Outcome)
+"""By number."""
 
 ONE_WAY: Final = frozenset(
     {
@@ -182,6 +185,7 @@ class GatewaySession:
         self._watched: set[str] = set()
         self._long: dict[int, _Long] = {}
         self._next_long = 1
+        self._checked = Checked()
         self._calls = self._by_code()
 
     def _by_code(self) -> dict[int, Callable[..., None]]:
@@ -218,7 +222,7 @@ class GatewaySession:
             GatewayCode.SEEK: lambda cursor, kind, at_ms, token, done: port.seek(
                 cursor, Start(kind, at_ms), token, done
             ),
-            GatewayCode.SETTLE: lambda items: port.settle([(item[0], item[1], Outcome(item[2])) for item in items]),
+            GatewayCode.SETTLE: lambda items: port.settle([(item[0], item[1], OUTCOMES[item[2]]) for item in items]),
             GatewayCode.RELEASE: port.release,
             GatewayCode.WATCH: lambda cursor, on: port.watch(cursor, self._ready if on else None),
             GatewayCode.TAKE_SEAT: lambda cursor, exclusive, single, rank, under, token, done: port.take_seat(
@@ -351,9 +355,10 @@ class GatewaySession:
     def _submit(self, sent: list[Sent], sent_in: int, *rest: Any) -> None:
         """SUBMIT, and SUBMIT_WITH, which has settlements and rows before token and callback."""
         token, done = rest[-2:]
+        message_of = self._checked.message_of
         batch = [message_of(row) for row in sent]
         for message in batch:
-            if message.queue_id >= self._queues_of(message.topic):
+            if message.queue_id >= 0 and message.queue_id >= self._queues_of(message.topic):
                 text = f"topic {message.topic[:255]} has no queue {message.queue_id}"
                 raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, text)
             if message.lmq:
@@ -374,7 +379,7 @@ class GatewaySession:
         settle, rows = rest[:2]
         for table, key, value in rows:
             refuse_unreadable(table, [(key, value)], CHECKS)
-        outcomes = [(cursor, offset, Outcome(outcome)) for cursor, offset, outcome in settle]
+        outcomes = [(cursor, offset, OUTCOMES[outcome]) for cursor, offset, outcome in settle]
         self._port.submit(batch, token, submitted, settle=outcomes, rows=rows)
 
     def _queues_of(self, name: str) -> int:

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gantrymq.cluster.wire.calls import ARGUMENTS, DECODERS, OURS, Sent, decode_call, message_of
+from gantrymq.cluster.wire.calls import ARGUMENTS, DECODERS, KNOWN_BYTES, KNOWN_MAX, OURS, Checked, Sent, decode_call
 from gantrymq.cluster.wire.codec import GatewayCode, encode_body, pack_sent, unpack_error
 from gantrymq.cluster.wire.server import GatewaySession
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.model.message import Message
+from gantrymq.model.message import DELAYED, PLAIN, Message
 from gantrymq.remoting.codec import Command, FrameReader
 from gantrymq.remoting.gateway_codes import FIRST_CODE, LAST_CODE
 from tests.broker.test_port import Bench
@@ -139,7 +139,7 @@ def test_no_call_costs_anybody_else_anything(code: int, arguments: list[Any], no
 def test_an_ordinary_row_is_decoded_as_it_was_packed(caplog: pytest.LogCaptureFixture) -> None:
     (rows, sent_in) = decode_call(GatewayCode.SUBMIT, encode_body([[row()], 3]))
     assert sent_in == 3
-    assert pack_sent(message_of(rows[0])) == [tuple(c) if isinstance(c, list) else c for c in row()]
+    assert pack_sent(Checked().message_of(rows[0])) == [tuple(c) if isinstance(c, list) else c for c in row()]
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
@@ -147,11 +147,53 @@ def test_an_ordinary_row_is_decoded_as_it_was_packed(caplog: pytest.LogCaptureFi
 def test_what_the_store_writes_behind_a_senders_properties_is_refused(name: str) -> None:
     properties = props.encode([(props.TAGS, "a"), (name, "x")])
     with pytest.raises(GantryError, match="are the broker's to write"):
-        message_of(decode_call(GatewayCode.SUBMIT, encode_body([[row(properties=properties, keys=[])], 3]))[0][0])
+        Checked().message_of(
+            decode_call(GatewayCode.SUBMIT, encode_body([[row(properties=properties, keys=[])], 3]))[0][0]
+        )
+
+
+PLAIN_TEXT = b"TAGS\x01a\x02ext\x01x\x02"
+
+
+def message_of(checked: Checked, **changes: Any) -> Message:
+    return checked.message_of(decode_call(GatewayCode.SUBMIT, encode_body([[row(**changes)], 3]))[0][0])
+
+
+def test_properties_that_were_found_right_are_not_taken_for_those_of_another_row() -> None:
+    checked = Checked()
+    for _ in range(2):
+        assert message_of(checked, properties=PLAIN_TEXT, keys=[]).tag == "a"
+    with pytest.raises(GantryError, match="tag 'b' is not that"):
+        message_of(checked, properties=PLAIN_TEXT, keys=[], tag="b")
+    with pytest.raises(GantryError, match="the keys are not those"):
+        message_of(checked, properties=PLAIN_TEXT, keys=["k"])
+    with pytest.raises(GantryError, match="has bits that a gateway may not set"):
+        message_of(checked, properties=PLAIN_TEXT, keys=[], sys_flag=1 << 30)
+    with pytest.raises(GantryError, match="belongs to the broker"):
+        message_of(checked, properties=PLAIN_TEXT, keys=[], topic="SCHEDULE_TOPIC_XXXX")
+
+
+def test_what_is_delayed_is_so_each_time() -> None:
+    checked = Checked()
+    properties = PLAIN_TEXT + b"TIMER_DELAY_MS\x011000\x02"
+    kinds = [message_of(checked, properties=text, keys=[]).kind for text in (properties, PLAIN_TEXT) * 2]
+    assert kinds == [DELAYED, PLAIN, DELAYED, PLAIN]
+
+
+def test_properties_that_are_kept_are_bounded() -> None:
+    checked = Checked()
+    for number in range(KNOWN_MAX + 10):
+        message_of(checked, properties=PLAIN_TEXT + b"n\x01%d\x02" % number, keys=[])
+        assert len(checked._known) <= KNOWN_MAX
+    assert checked._known
+    before = len(checked._known)
+    message_of(checked, properties=PLAIN_TEXT + b"n\x01" + b"x" * KNOWN_BYTES + b"\x02", keys=[])
+    message_of(checked)
+    assert len(checked._known) == before  # neither one that is too long, nor one with keys
 
 
 @pytest.mark.parametrize("text", ["UNIQ_KEY\x01u\x02", "KEYS\x01k\x02", "TAGS\x01a\x02KEYS\x01 k l \x02"])
 def test_keys_that_the_row_does_not_say_are_refused(text: str) -> None:
     changes = {"properties": text.encode(), "keys": [], "tag": "a" if "TAGS" in text else ""}
     with pytest.raises(GantryError, match="the keys are not those"):
-        message_of(decode_call(GatewayCode.SUBMIT, encode_body([[row(**changes)], 3]))[0][0])
+        Checked().message_of(decode_call(GatewayCode.SUBMIT, encode_body([[row(**changes)], 3]))[0][0])
