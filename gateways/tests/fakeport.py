@@ -85,6 +85,8 @@ class FakePort:
         self.tables: dict[str, dict[str, bytes]] = {}
         self.table_watchers: dict[str, list[Callable[[str, bytes | None], None]]] = {}
         self.leases: dict[str, tuple[int, Callable[[str], None]]] = {}
+        self.unanswered: Callable[[str], bool] = lambda name: False
+        """Names whose broker group is away."""
         self.epoch = 0
         self.taps: dict[int, Callable[[list[tuple[Message, tuple[int, ...]]]], None]] = {}
         self.tap_next = 1
@@ -647,7 +649,10 @@ class FakePort:
 
     # TablePort
 
-    def put(self, table: str, items: Sequence[tuple[str, bytes | None]], token: object, on_done: Done) -> None:
+    def put(
+        self, table: str, items: Sequence[tuple[str, bytes | None]], token: object, on_done: Done,
+        *, deputy: bool = False,
+    ) -> None:  # fmt: skip
         if self._failed("put", token, on_done):
             return
         self._set(table, items)
@@ -702,7 +707,10 @@ class FakePort:
 
     # LeasePort
 
-    def take_lease(self, name: str, force: bool, on_lost: Callable[[str], None], token: object, on_done: Done) -> None:
+    def take_lease(
+        self, name: str, force: bool, on_lost: Callable[[str], None], token: object, on_done: Done,
+        *, deputy: bool = False,
+    ) -> None:  # fmt: skip
         if self._failed("take_lease", token, on_done):
             return
         held = self.leases.get(name)
@@ -733,6 +741,9 @@ class FakePort:
             del self.leases[name]
 
     # State
+
+    def answers_for(self, name: str) -> bool:
+        return not self.unanswered(name)
 
     def watch_state(self, on_state: Callable[[bool], None]) -> None:
         self.state_watchers.append(on_state)

@@ -444,7 +444,9 @@ class LocalBrokerPort:
 
     # Tables and leases.
 
-    def put(self, table: str, items: Sequence[tuple[str, bytes | None]], token: Any, on_done: Done) -> None:
+    def put(
+        self, table: str, items: Sequence[tuple[str, bytes | None]], token: Any, on_done: Done, *, deputy: bool = False
+    ) -> None:
         try:
             self._check_rows(table, items)
         except GantryError as error:
@@ -532,7 +534,7 @@ class LocalBrokerPort:
 
     def take_lease(
         self, name: str, force: bool, on_lost: Callable[[str], None], token: Any, on_done: Done,
-        *, under: Under | None = None,
+        *, deputy: bool = False, under: Under | None = None,
     ) -> None:  # fmt: skip
         """As LeasePort.take_lease. `under`: NOT_OWNER if this broker does not decide about that slot under that epoch."""
         try:
@@ -573,6 +575,9 @@ class LocalBrokerPort:
 
     def drop_lease(self, name: str, epoch: int) -> None:
         self._broker.leases.drop(name, epoch)
+
+    def answers_for(self, name: str) -> bool:
+        return True
 
     def watch_state(self, on_state: Callable[[bool], None]) -> None:
         on_state(True)

@@ -310,8 +310,12 @@ class QueuePort(Protocol):
 class TablePort(Protocol):
     """Keyed tables whose truth is the log (one compacted system topic each). Keys: text up to 4 KiB; values: bytes up to 4 MiB."""
 
-    def put(self, table: str, items: Sequence[tuple[str, bytes | None]], token: object, on_done: Done) -> None:
-        """Set (None: delete) keys in one batch. Result: None. Reading in process sees it at once."""
+    def put(
+        self, table: str, items: Sequence[tuple[str, bytes | None]], token: object, on_done: Done,
+        *, deputy: bool = False,
+    ) -> None:  # fmt: skip
+        """Set (None: delete) keys in one batch. Result: None. Reading in process sees it at once. `deputy`: rows that nobody else makes, and that are
+        new, lie at another broker group while the one where they belong is away or does not answer."""
 
     def put_if(
         self, table: str, items: Sequence[tuple[str, bytes | None, bytes | None]], token: object, on_done: Done
@@ -341,8 +345,14 @@ class TablePort(Protocol):
 class LeasePort(Protocol):
     """Fenced leases: one holder per name (MQTT client ids, exclusive queues). They end with the port's connection."""
 
-    def take_lease(self, name: str, force: bool, on_lost: Callable[[str], None], token: object, on_done: Done) -> None:
-        """Result: epoch (int). Held by another: LEASE_HELD, or with `force` the other's `on_lost(name)` is called first."""
+    def take_lease(
+        self, name: str, force: bool, on_lost: Callable[[str], None], token: object, on_done: Done,
+        *, deputy: bool = False,
+    ) -> None:  # fmt: skip
+        """Result: epoch (int). Held by another: LEASE_HELD, or with `force` the other's `on_lost(name)` is called first.
+
+        `deputy`: nothing that outlives its holder hangs on it, so another broker group gives it while the one that decides about the name is away
+        or does not answer. When that one is back the lease moves there, and is lost if somebody has it already."""
 
     def is_free(self, name: str, token: object, on_done: Done) -> None:
         """Result: bool, nobody holds it, nor is anybody about to take it again whose broker group was away."""
@@ -351,14 +361,50 @@ class LeasePort(Protocol):
         """Give it up; a stale epoch is ignored."""
 
 
+SEATS: Final = "seat"
+
+
+def lease_name(lease: str) -> str:
+    """A lease among all names."""
+    return f"lease/{lease}"
+
+
+def row_name(table: str, key: str) -> str:
+    """A row among all names."""
+    return f"{table}/{key}"
+
+
+def seat_name(queue: str, group: str) -> str:
+    """The seats at a cursor among all names."""
+    return f"{SEATS}/{queue}/{group}"
+
+
 class BrokerPort(LogPort, RoutePort, QueuePort, TablePort, LeasePort, Protocol):
     """The five groups together."""
 
     keeps_order: bool
     """What changes something is stored in the order in which it is called, reads of `open_cursor` aside: nobody has to wait for one call with the next."""
 
+    def answers_for(self, name: str) -> bool:
+        """Whether the broker group that decides about a name (`lease_name`, `row_name`, `seat_name`) is there and answers, as far as is known: what
+        the server may name as it likes gets a name for which this is true."""
+
     def watch_state(self, on_state: Callable[[bool], None]) -> None:
         """`on_state(up)` at once and at each change."""
+
+
+NAME_TRIES: Final = 500
+"""For a name that hashes to groups that answer, some microseconds each: enough where one of five does, and four hashes count."""
+
+
+def choose_name(port: BrokerPort, make: Callable[[], str], decided: Callable[[str], Sequence[str]]) -> str:
+    """A name that the server chooses: made anew until the groups that decide about all of `decided(name)` answer. Where none is found, the last one: its
+    use is refused as that of any other."""
+    for _ in range(NAME_TRIES):
+        name = make()
+        if all(map(port.answers_for, decided(name))):
+            break
+    return name
 
 
 def refused_for_now(result: list[SubmitResult] | GantryError) -> bool:

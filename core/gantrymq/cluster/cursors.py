@@ -32,7 +32,7 @@ class ClusterCursors:
         self._cluster = cluster
         self.by_handle: dict[int, ClusterCursor] = {}
         self._by_name: dict[tuple[str, str], ClusterCursor] = {}
-        self._patience = Patience(cluster.wheel, self.joined)
+        self._patience = Patience(cluster.wheel, cluster.answers_again)
         self._seats = ClusterSeats(cluster)
 
     def forget(self) -> None:

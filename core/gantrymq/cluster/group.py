@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gantrymq.broker.port import BrokerPort, Start, Terms
-from gantrymq.cluster.names import split_light, tag_of
+from gantrymq.cluster.names import home_of, split_light, tag_of
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.procedures.driver import Call, Steps, pause
 
@@ -45,9 +45,9 @@ class GroupPort(BrokerPort, Protocol):
 
     def take_lease(
         self, name: str, force: bool, on_lost: Callable[[str], None], token: object, on_done: Done,
-        *, under: Under | None = None,
+        *, deputy: bool = False, under: Under | None = None,
     ) -> None:  # fmt: skip
-        """`under`: NOT_OWNER if the group does not decide about that slot under that epoch."""
+        """`under`: NOT_OWNER if the group does not decide about that slot under that epoch. None: it gives it whoever decides, as a deputy does."""
 
     def is_free(self, name: str, token: object, on_done: Done, *, under: Under | None = None) -> None:
         """As `take_lease`."""
@@ -195,6 +195,8 @@ class Cluster(Protocol):
 
     def members_changed(self) -> None: ...
 
+    def answers_again(self, group: Group) -> None: ...
+
     slots: SlotView
     owned: Owned
     decisions: Patient
@@ -284,21 +286,43 @@ class ClusterCursor:
         return parts
 
 
+Place = tuple[Group, "Under | None"]
+"""A group that is asked about a name, and what the question carries."""
+
+
+def place_of(cluster: Cluster, name: str, deputy: bool) -> Place:
+    """Who decides about a name. With `deputy`, while that group is away or hangs: the one in use with the highest hash of the name, the same for every
+    gateway that sees the same groups. Raises UNAVAILABLE."""
+    try:
+        return cluster.home(name), cluster.slots.under(name)
+    except GantryError:
+        answering = [group for group in cluster.ready_groups() if not group.hangs]
+        if not deputy or not answering:
+            raise
+    lasting = {group.name: group for group in answering if not group.draining}
+    usable = lasting or {group.name: group for group in answering}
+    return usable[home_of(name, usable)], None
+
+
 def ask_owner(
-    cluster: Cluster, name: str, ask: Callable[[Group, Under | None], Call], undo: Callable[[Group, Any], None]
+    cluster: Cluster,
+    name: str,
+    ask: Callable[[Group, Under | None], Call],
+    undo: Callable[[Group, Any], None],
+    deputy: bool = False,
 ) -> Steps:
     """Ask the group that decides about a name. Returns (group, result). A group that does not, or not any more, is followed by who does, 3 s at most;
-    then UNAVAILABLE, as at once of one that hangs: `undo` gets what it answers all the same."""
+    then UNAVAILABLE, as at once of one that hangs: `undo` gets what it answers all the same. `deputy`: as of `place_of`, also when it hangs or is lost
+    only now."""
     until_ms = cluster.wheel.now_ms() + ASK_MS
     while True:
-        group = cluster.home(name)
+        group, under = place_of(cluster, name, deputy)
         try:
-            result: Any = yield cluster.decisions.ask(
-                group, ask(group, cluster.slots.under(name)), partial(undo, group)
-            )
+            result: Any = yield cluster.decisions.ask(group, ask(group, under), partial(undo, group))
             return group, result
         except GantryError as error:
-            if error.code is not ErrorCode.NOT_OWNER:
+            follows = error.code is ErrorCode.NOT_OWNER or (deputy and error.code is ErrorCode.UNAVAILABLE)
+            if not follows:
                 raise
             if cluster.wheel.now_ms() >= until_ms:
                 raise GantryError(ErrorCode.UNAVAILABLE, error.text) from None

@@ -1,4 +1,7 @@
-"""Leases of a gateway process over several broker groups: each is taken at its name's home, and moves when that is another group."""
+"""Leases of a gateway process over several broker groups: each is taken at its name's home, and moves when that is another group.
+
+A deputy gives those that may be had there while the home is away or hangs; they go home when it is back (`place_of`).
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from gantrymq.broker.port import Done
-from gantrymq.cluster.group import RETRY_MS, ask_owner
+from gantrymq.broker.port import Done, lease_name
+from gantrymq.cluster.group import RETRY_MS, ask_owner, place_of
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.procedures.driver import Call, Gathering, Steps, run
 
 if TYPE_CHECKING:
     from gantrymq.broker.tables.slots import Under
-    from gantrymq.cluster.group import Cluster, Group
+    from gantrymq.cluster.group import Cluster, Group, Place
 
 MOVED_AT_ONCE: Final = 128
 """Homes computed in one go: some 5 us each with three groups."""
@@ -22,13 +25,17 @@ MOVED_AT_ONCE: Final = 128
 class _Lease:
     """`epoch`: what the door knows; `inner`: what its group calls it now, another after the group was away or the lease moved."""
 
-    __slots__ = ("epoch", "group", "inner", "on_lost")
+    __slots__ = ("deputy", "epoch", "group", "inner", "of_slot", "on_lost")
 
-    def __init__(self, group: Group, epoch: int, inner: int, on_lost: Callable[[str], None]) -> None:
+    def __init__(self, group: Group, epoch: int, inner: int, on_lost: Callable[[str], None], deputy: bool) -> None:
         self.group = group
         self.epoch = epoch
         self.inner = inner
         self.on_lost = on_lost
+        self.deputy = deputy
+        """Another group may give it while its home is away."""
+        self.of_slot = True
+        """It ends at its group when the name's slot goes elsewhere: that one gave it as the slot's owner."""
 
 
 class ClusterLeases:
@@ -45,12 +52,18 @@ class ClusterLeases:
         """Every group is gone."""
         self._held.clear()
 
-    def take(self, name: str, force: bool, on_lost: Callable[[str], None], token: Any, on_done: Done) -> None:
+    def take(
+        self, name: str, force: bool, on_lost: Callable[[str], None], token: Any, on_done: Done, deputy: bool = False
+    ) -> None:
         """As LeasePort.take_lease. Held here at a group that is no longer the name's home: moved later, and decided there."""
-        run(self._take(name, force, on_lost), partial(on_done, token))
+        run(self._take(name, force, on_lost, deputy), partial(on_done, token))
 
-    def _take(self, name: str, force: bool, on_lost: Callable[[str], None]) -> Steps:
+    def _take(self, name: str, force: bool, on_lost: Callable[[str], None], deputy: bool) -> Steps:
+        asked_under: Under | None = None
+
         def at(group: Group, under: Under | None) -> Call:
+            nonlocal asked_under
+            asked_under = under
             old = self._held.get(name)
             if old is not None and old.group is not group:
                 if not force:
@@ -62,25 +75,29 @@ class ClusterLeases:
         def give_back(group: Group, inner: int) -> None:
             group.port.drop_lease(name, inner)
 
-        group, inner = yield from ask_owner(self._cluster, _key(name), at, give_back)
+        group, inner = yield from ask_owner(self._cluster, lease_name(name), at, give_back, deputy)
         epoch = self._cluster.number()
-        self._held[name] = _Lease(group, epoch, inner, on_lost)
+        self._held[name] = lease = _Lease(group, epoch, inner, on_lost, deputy)
+        lease.of_slot = asked_under is not None
+        if deputy and self._is_away(name):  # its home came back meanwhile
+            self.rehome()
         return epoch
 
     def is_free(self, name: str, token: Any, on_done: Done) -> None:
         """As LeasePort.is_free: only a home that all gateways have found (again) knows it."""
-        home = self._home(name)
-        if home is None or not home.settled or name in self._held:
+        place = self._place(name, False)
+        if place is None or not place[0].settled or name in self._held:
             on_done(token, False)
         else:
-            question = partial(home.port.is_free, name, under=self._cluster.slots.under(_key(name)))
+            home, under = place
+            question = partial(home.port.is_free, name, under=under)
             self._cluster.decisions.ask(home, question)(token, lambda token, result: on_done(token, _free(result)))
 
     def _lost_at(self, group: Group, name: str) -> None:
         lease = self._held.get(name)
         if lease is None or lease.group is not group:
             return
-        if self._cluster.slots.known and self._cluster.slots.owner(_key(name)) != group.name:
+        if lease.of_slot and self._cluster.slots.owner(lease_name(name)) != group.name:
             self.rehome()  # with its slot: the new owner decides
             return
         del self._held[name]
@@ -100,10 +117,14 @@ class ClusterLeases:
         """The group is back: take again what was taken there. Who took it meanwhile keeps it."""
         for name, lease in list(self._held.items()):
             if lease.group is group and self._held.get(name) is lease:
-                yield from self._take_again(name, lease, group)
+                under = self._cluster.slots.under(lease_name(name))
+                is_deputy = (
+                    lease.deputy and under is not None and self._cluster.slots.owner(lease_name(name)) != group.name
+                )
+                yield from self._take_again(name, lease, (group, None if is_deputy else under))
 
-    def _take_again(self, name: str, lease: _Lease, group: Group) -> Steps:
-        under = self._cluster.slots.under(_key(name))
+    def _take_again(self, name: str, lease: _Lease, place: Place) -> Steps:
+        group, under = place
         try:
             inner: int = yield partial(group.port.take_lease, name, False, partial(self._lost_at, group), under=under)
         except GantryError as error:
@@ -121,7 +142,7 @@ class ClusterLeases:
             return
         if lease.group is not group:
             lease.group.port.drop_lease(name, lease.inner)
-        lease.group, lease.inner = group, inner
+        lease.group, lease.inner, lease.of_slot = group, inner, under is not None
 
     def rehome(self) -> None:
         """Groups came or left: leases whose home is another group now are taken there. One that is held there already is lost."""
@@ -141,20 +162,22 @@ class ClusterLeases:
 
     def _is_away(self, name: str) -> bool:
         lease = self._held.get(name)
-        return lease is not None and self._home(name) not in (None, lease.group)
+        place = self._place(name, lease.deputy) if lease is not None else None
+        return lease is not None and place is not None and place[0] is not lease.group
 
-    def _home(self, name: str) -> Group | None:
+    def _place(self, name: str, deputy: bool) -> Place | None:
         try:
-            return self._cluster.home(_key(name))
+            return place_of(self._cluster, lease_name(name), deputy)
         except GantryError:
             return None
 
     def _run(self, name: str, token: Any, on_done: Done) -> None:
-        lease, home = self._held.get(name), self._home(name)
-        if lease is None or home is None:
+        lease = self._held.get(name)
+        place = self._place(name, lease.deputy) if lease is not None else None
+        if lease is None or place is None:
             on_done(token, None)
         else:
-            run(self._take_again(name, lease, home), partial(on_done, token))
+            run(self._take_again(name, lease, place), partial(on_done, token))
 
     def _moved(self, result: Any) -> None:
         self._moving = False
@@ -168,11 +191,6 @@ class ClusterLeases:
     def _wait_is_over(self, now_ms: int) -> None:
         self._waiting = False
         self.rehome()
-
-
-def _key(name: str) -> str:
-    """The name of a lease among all names."""
-    return f"lease/{name}"
 
 
 def _free(result: Any) -> Any:

@@ -89,7 +89,7 @@ class ClusterPort:
         self._cursors = ClusterCursors(self)
         self._owned = OwnedQueues(self, self._cursors.drop_light)
         self.owned: Owned = self._owned
-        self.decisions: Patient = Decisions(self, self._cursors.joined)
+        self.decisions: Patient = Decisions(self, self.answers_again)
         self.places: dict[str, list[tuple[Group, int]]] = {}
         """By topic: group and queue behind each queue number shown to the doors; numbers stay while this process runs."""
         self._taps: dict[int, _Tap] = {}
@@ -132,6 +132,11 @@ class ClusterPort:
         self._cursors.rehome()
         self._drain.check()
 
+    def answers_again(self, group: Group) -> None:
+        """It did not for a while: consumers passed over it, and deputies stood in for it."""
+        self._cursors.joined(group)
+        self._leases.rehome()
+
     def _group_state(self, group: Group, up: bool) -> None:
         group.attempt += 1
         if group in self.joining:
@@ -145,6 +150,7 @@ class ClusterPort:
             group.ready = False
             self._ready.remove(group)
             self._cursors.lost(group)
+            self._leases.rehome()
             self._show_state()
 
     def _join(self, group: Group, attempt: int) -> None:
@@ -606,23 +612,24 @@ class ClusterPort:
     # Light queues and cursors.
 
     def create_light(self, token: Any, on_done: Done, *, name: str = "") -> None:
-        try:
-            group = self._owned.place_for(name) if name and self.slots.known else self._in_turn()
-        except GantryError as error:
-            on_done(token, error)
-            return
+        run(self._create_light(name if self.slots.known else ""), partial(on_done, token))
 
-        def created(token: Any, result: Any) -> None:
-            on_done(token, result if isinstance(result, GantryError) else cluster_light(group.tag, result))
+    def _create_light(self, name: str) -> Steps:
+        """At the owner of the name; without a name at one that answers."""
+        tried: set[int] = set()
+        while True:
+            group = self._owned.place_for(name) if name else self._in_turn(tried)
+            tried.add(group.index)
+            try:
+                made: int = yield self.decisions.ask(group, group.port.create_light, partial(_unmake, group))
+                return cluster_light(group.tag, made)
+            except GantryError as error:
+                if name or error.code is not ErrorCode.UNAVAILABLE:
+                    raise
 
-        if self.slots.known:
-            self._owned.create(group, token, created)
-        else:
-            group.port.create_light(token, created)
-
-    def _in_turn(self) -> Group:
+    def _in_turn(self, tried: set[int]) -> Group:
         """Raises UNAVAILABLE."""
-        usable = self._usable()
+        usable = [group for group in self._usable() if group.index not in tried]
         if not usable:
             raise unavailable("any")
         self._made += 1
@@ -708,8 +715,10 @@ class ClusterPort:
 
     # Tables and leases.
 
-    def put(self, table: str, items: Sequence[tuple[str, bytes | None]], token: Any, on_done: Done) -> None:
-        self._tables.put(table, items, token, on_done)
+    def put(
+        self, table: str, items: Sequence[tuple[str, bytes | None]], token: Any, on_done: Done, *, deputy: bool = False
+    ) -> None:
+        self._tables.put(table, items, token, on_done, deputy)
 
     def put_if(
         self, table: str, items: Sequence[tuple[str, bytes | None, bytes | None]], token: Any, on_done: Done
@@ -732,14 +741,20 @@ class ClusterPort:
     ) -> None:
         self._tables.watch(table, on_change, token, on_done)
 
-    def take_lease(self, name: str, force: bool, on_lost: Callable[[str], None], token: Any, on_done: Done) -> None:
-        self._leases.take(name, force, on_lost, token, on_done)
+    def take_lease(
+        self, name: str, force: bool, on_lost: Callable[[str], None], token: Any, on_done: Done,
+        *, deputy: bool = False,
+    ) -> None:  # fmt: skip
+        self._leases.take(name, force, on_lost, token, on_done, deputy)
 
     def is_free(self, name: str, token: Any, on_done: Done) -> None:
         self._leases.is_free(name, token, on_done)
 
     def drop_lease(self, name: str, epoch: int) -> None:
         self._leases.drop(name, epoch)
+
+    def answers_for(self, name: str) -> bool:
+        return self._owned.answers_for(name)
 
     def watch_state(self, on_state: Callable[[bool], None]) -> None:
         self._states.append(on_state)
@@ -766,6 +781,11 @@ class ClusterPort:
 def unavailable(name: str) -> GantryError:
     """A group is not there."""
     return GantryError(ErrorCode.UNAVAILABLE, f"the broker group {name} is not connected")
+
+
+def _unmake(group: Group, light: int) -> None:
+    """It was made too late, and another group made one."""
+    group.port.delete_light(light, None, lambda token, result: None)
 
 
 def put_rows(group: Group, table: str, rows: Sequence[tuple[str, bytes | None]]) -> Steps:

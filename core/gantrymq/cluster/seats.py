@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gantrymq.broker.port import Done, Terms
+from gantrymq.broker.port import Done, Terms, seat_name
 from gantrymq.cluster.group import RETRY_MS, ClusterSeat, ask_owner
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.procedures.driver import Call, Steps, run
@@ -25,8 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def _key(cursor: ClusterCursor) -> str:
-    """The name of its consumers among all names."""
-    return f"seat/{cursor.queue}/{cursor.name}"
+    return seat_name(cursor.queue, cursor.name)
 
 
 class ClusterSeats:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from gantrymq.broker.port import Done
+from gantrymq.broker.port import Done, row_name
 from gantrymq.cluster.everywhere import Everywhere
+from gantrymq.cluster.group import place_of
 from gantrymq.cluster.patience import hangs
 from gantrymq.model.errors import GantryError
 from gantrymq.net.procedures.driver import Call, Gathering, Steps, everywhere, first_error
@@ -107,13 +108,15 @@ class ClusterTables:
     def _listener(table: _Table, group: Group) -> Watcher:
         return table.listeners.setdefault(group.index, partial(table.changed, group.index))
 
-    def put(self, name: str, items: Sequence[tuple[str, bytes | None]], token: Any, on_done: Done) -> None:
+    def put(
+        self, name: str, items: Sequence[tuple[str, bytes | None]], token: Any, on_done: Done, deputy: bool = False
+    ) -> None:
         """As TablePort.put: one batch per group."""
         groups = self._cluster.ready_groups()
         if len(self._cluster.groups) == 1 and groups:
             groups[0].port.put(name, items, token, on_done)
         else:
-            self._known(name, partial(self._put, name, items, token, on_done), token, on_done)
+            self._known(name, partial(self._put, name, items, token, on_done, deputy), token, on_done)
 
     def _known(self, name: str, call: Callable[[], None], token: Any, on_done: Done) -> None:
         """`call` once it is known where the table's rows lie."""
@@ -129,11 +132,13 @@ class ClusterTables:
 
         self.watch(name, None, None, watched)
 
-    def _put(self, name: str, items: Sequence[tuple[str, bytes | None]], token: Any, on_done: Done) -> None:
+    def _put(
+        self, name: str, items: Sequence[tuple[str, bytes | None]], token: Any, on_done: Done, deputy: bool
+    ) -> None:
         batches: dict[int, list[tuple[str, bytes | None]]] = {}
         try:
             for key, value in items:
-                index = self.target(name, key)
+                index = self.target(name, key, deputy)
                 batches.setdefault(index, []).append((key, value))
                 if value is None and self._cluster.groups[index].draining:  # it may be on its way to its new home
                     home = self.home(name, key).index
@@ -240,17 +245,20 @@ class ClusterTables:
 
     def home(self, name: str, key: str) -> Group:
         """The group where a row belongs: one of a session's filters where the session's own does."""
-        return self._cluster.home(f"{name}/{family_of(name, key)}")
+        return self._home(name, key, False)
+
+    def _home(self, name: str, key: str, deputy: bool) -> Group:
+        return place_of(self._cluster, row_name(name, family_of(name, key)), deputy)[0]
 
     def names(self) -> list[str]:
         """Tables that this process uses."""
         return list(self._tables)
 
-    def target(self, name: str, key: str) -> int:
+    def target(self, name: str, key: str, deputy: bool = False) -> int:
         """Index of the group that a row is to be written at. Raises UNAVAILABLE."""
         found = self.place_of(name, key)
         if found is None:
-            return self.home(name, key).index
+            return self._home(name, key, deputy).index
         if self._cluster.groups[found].hangs:
             raise hangs(self._cluster.groups[found])
         return found

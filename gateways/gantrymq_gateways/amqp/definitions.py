@@ -14,7 +14,18 @@ from typing import Any, Final
 
 import msgspec
 
-from gantrymq.broker.port import END, FIND, FOR_EXCHANGE, FOR_QUEUE, BrokerPort, CursorInfo
+from gantrymq.broker.port import (
+    END,
+    FIND,
+    FOR_EXCHANGE,
+    FOR_QUEUE,
+    BrokerPort,
+    CursorInfo,
+    choose_name,
+    lease_name,
+    row_name,
+    seat_name,
+)
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.indexes.multimap import MultiMap
@@ -65,6 +76,8 @@ ORPHANS_AT_ONCE: Final = 100
 """Transient queues of other gateways that are looked at together: a lease is asked for, for each."""
 SLICE: Final = 20
 """Queues that are held against a changed policy between two turns of the loop: two milliseconds."""
+LIGHT_TRIES: Final = 20
+"""Light queues that are made for one whose consumers are not decided about by a group that is away."""
 GROUP: Final = "amqp"
 """Consumer group of a queue's cursor."""
 
@@ -232,13 +245,13 @@ class Definitions:
             apply(key, data)
         yield self._writing(table, rows)
 
-    def _writing(self, table: str, rows: list[tuple[str, bytes | None]]) -> Call:
-        """The call that writes rows."""
+    def _writing(self, table: str, rows: list[tuple[str, bytes | None]], deputy: bool = False) -> Call:
+        """The call that writes rows; `deputy`: as of TablePort.put."""
 
         def call(token: Any, on_done: Done) -> None:
             for key, data in rows:
                 self._own_rows.setdefault((table, key), []).append(data)
-            self._port.put(table, rows, token, on_done)
+            self._port.put(table, rows, token, on_done, deputy=deputy)
 
         return call
 
@@ -317,16 +330,23 @@ class Definitions:
         if len(self.queues) >= self._limits.queues_max:
             text = f"cannot declare queue '{wanted.name}' in vhost '/': queue limit of {self._limits.queues_max} is reached"
             raise AmqpError(PRECONDITION_FAILED, text)
-        row_name = f"{QUEUE_TABLE}/{wanted.name}"
         unfinished = self.queues.get(wanted.name)
         if unfinished is not None:
             yield partial(self._port.delete_light, unfinished.light)
         yield from self._remove_bindings(self.bindings_to(True, wanted.name))  # of one that the broker deleted
         if wanted.shared:
-            yield from self._queue_topic(wanted.name, row_name)
+            yield from self._queue_topic(wanted.name)
         if wanted.transient:
             yield from self._try_lease(wanted.name)
-        light = yield partial(self._port.create_light, name=row_name)
+        try:
+            return (yield from self._make_queue(wanted))
+        except GantryError:
+            if wanted.transient:
+                self._drop_lease(wanted.name)  # what there is of it goes as a queue whose gateway is gone
+            raise
+
+    def _make_queue(self, wanted: QueueDefinition) -> Steps:
+        light = yield from self._new_light(wanted.name)
         queue = replace(wanted, light=light, finished=wanted.transient)
         row = queue_row(queue)
         self._queue_row(queue.name, row)
@@ -344,7 +364,32 @@ class Definitions:
         self._queue_row(queue.name, row)
         return queue, info.cursor
 
-    def _queue_topic(self, name: str, row_name: str) -> Steps:
+    def _new_light(self, name: str) -> Steps:
+        """A light queue for the queue of that name; its consumers are decided about by a group that answers, if there is one."""
+        passed: list[int] = []
+        make = partial(self._port.create_light, name=row_name(QUEUE_TABLE, name))
+        light: int = yield make
+        while not self._port.answers_for(seat_name(f"~{light}", GROUP)) and len(passed) < LIGHT_TRIES:
+            passed.append(light)
+            light = yield make
+        for each in passed:
+            self._port.delete_light(each, each, self._passed)
+        return light
+
+    @staticmethod
+    def _passed(light: int, result: Any) -> None:
+        if isinstance(result, GantryError):
+            log.warning("amqp: light queue %d, which nobody uses, could not be deleted: %s", light, result)
+
+    def generated_name(self, prefix: str, token: Callable[[], str]) -> str:
+        """Of a queue that the server names: one that can be declared, while brokers are away."""
+
+        def decided(name: str) -> list[str]:
+            return [lease_name("amqp/" + name), row_name(QUEUE_TABLE, name)]
+
+        return choose_name(self._port, lambda: f"{prefix}amq.gen-{token()}", decided)
+
+    def _queue_topic(self, name: str) -> Steps:
         """A durable shared queue has a topic; one that is made for it is no exchange, and lies with the queue."""
         topic = topic_of(name)
         if names.is_closed_to_gateways(topic):
@@ -354,7 +399,7 @@ class Definitions:
         except GantryError as error:
             if error.code is not ErrorCode.TOPIC_NOT_FOUND:
                 raise
-            yield partial(self._port.ensure_topic, topic, FOR_QUEUE, near=row_name)
+            yield partial(self._port.ensure_topic, topic, FOR_QUEUE, near=row_name(QUEUE_TABLE, name))
             yield from self._note_name(topic, name)
             if name not in self._exchanges:
                 yield from self._put(EXCHANGE_TABLE, self._exchange_row, [(name, NO_EXCHANGE)])
@@ -440,10 +485,12 @@ class Definitions:
         first, finished = binding_row(replace(binding, finished=False)), binding_row(binding)
         self._binding_row(key, first)
         bound = route("amqp.b." + key, topic_of(binding.source), expression_of(binding, exchange.rules), light)
+        queue = self.queues.get(binding.destination) if binding.to_queue else None
+        transient = queue is not None and queue.transient
         yield from self._in_order(
-            self._writing(BINDING_TABLE, [(key, first)]),
+            self._writing(BINDING_TABLE, [(key, first)], transient),
             partial(self._port.add_route, bound),
-            self._writing(BINDING_TABLE, [(key, finished)]),
+            self._writing(BINDING_TABLE, [(key, finished)], transient),
         )
         self._binding_row(key, finished)
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq import __version__
-from gantrymq.broker.port import BrokerPort, Outcome
+from gantrymq.broker.port import BrokerPort, Outcome, choose_name
 from gantrymq.metrics import Metrics
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.limits import MessageConfig
@@ -35,7 +35,7 @@ from gantrymq_gateways.mqtt.operate.operations import Operations
 from gantrymq_gateways.mqtt.operate.overfull import Overfull
 from gantrymq_gateways.mqtt.operate.sys_topics import SysTopics
 from gantrymq_gateways.mqtt.retained import RetainedStore, RowPlace
-from gantrymq_gateways.mqtt.sessions.lifecycle import Lifecycle
+from gantrymq_gateways.mqtt.sessions.lifecycle import Lifecycle, names_of
 from gantrymq_gateways.mqtt.sessions.sessions import (
     RETAINED_WAITING_FILTERS,
     RETAINED_WAITING_MAX,
@@ -391,9 +391,14 @@ class MqttGateway:
             log.warning("the name behind topic %s could not be stored: %s", native, result)
 
     def generated_id(self) -> str:
-        """A client id for a client without one [MQTT-3.1.3-6]; unique over gateways and restarts."""
-        self._generated += 1
-        return f"gantry-{self.shell.clock.now_ms():x}-{id(self) & 0xFFFFFF:06x}-{self._generated:x}"
+        """A client id for a client without one [MQTT-3.1.3-6]; unique over gateways and restarts, and one whose session can begin, if there is any."""
+        begun = f"gantry-{self.shell.clock.now_ms():x}-{id(self) & 0xFFFFFF:06x}-"
+
+        def next_id() -> str:
+            self._generated += 1
+            return f"{begun}{self._generated:x}"
+
+        return choose_name(self.shell.port, next_id, names_of)
 
     def publisher_mark(self, client_id: str) -> bytes:
         """Properties that say who published, where somebody asks (`mqtt.shared_strategy`)."""

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from gantrymq.broker.port import SEATS
 from gantrymq.broker.tables.group_tables import LIGHTS_TABLE
 from gantrymq.cluster.patience import hangs
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -65,13 +66,18 @@ class OwnedQueues:
             raise GantryError(ErrorCode.UNAVAILABLE, f"the broker group {group.name} takes nothing new: it is drained")
         return group
 
-    def create(self, group: Group, token: Any, on_done: Done) -> None:
-        """As QueuePort.create_light, there; the id is that group's own."""
-
-        def undo(light: int) -> None:
-            group.port.delete_light(light, None, lambda token, result: None)
-
-        self._cluster.decisions.ask(group, group.port.create_light, undo)(token, on_done)
+    def answers_for(self, name: str) -> bool:
+        """As BrokerPort.answers_for: the consumers of a queue are its owner's."""
+        kind, _, rest = name.partition("/")
+        queue = rest.partition("/")[0] if kind == SEATS else ""
+        try:
+            if self.lies_in_one(queue):
+                self.owner_of(queue)
+            else:
+                self._cluster.home(name)
+        except GantryError:
+            return False
+        return True
 
     def delete(self, light: int, token: Any, on_done: Done) -> None:
         """As QueuePort.delete_light."""

@@ -489,7 +489,9 @@ class RemoteBrokerPort:
     def purge(self, cursor: int, token: Any, on_done: Done) -> None:
         self._call(GatewayCode.PURGE, [cursor], token, on_done)
 
-    def put(self, table: str, items: Sequence[tuple[str, bytes | None]], token: Any, on_done: Done) -> None:
+    def put(
+        self, table: str, items: Sequence[tuple[str, bytes | None]], token: Any, on_done: Done, *, deputy: bool = False
+    ) -> None:
         self._call(GatewayCode.PUT, [table, list(items)], token, on_done)
 
     def put_if(
@@ -562,7 +564,7 @@ class RemoteBrokerPort:
 
     def take_lease(
         self, name: str, force: bool, on_lost: Callable[[str], None], token: Any, on_done: Done,
-        *, under: Under | None = None,
+        *, deputy: bool = False, under: Under | None = None,
     ) -> None:  # fmt: skip
         def taken(epoch: int) -> int:
             # A holder of this very gateway was told by a notice that came before this answer.
@@ -587,6 +589,9 @@ class RemoteBrokerPort:
         if lease is not None and lease[0] == epoch:
             del self._leases[name]
         self._one_way(GatewayCode.DROP_LEASE, [name, epoch])
+
+    def answers_for(self, name: str) -> bool:
+        return self.up
 
     def watch_state(self, on_state: Callable[[bool], None]) -> None:
         self._states.append(on_state)

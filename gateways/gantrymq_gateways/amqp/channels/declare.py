@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 from gantrymq.broker.port import END, CursorInfo
+from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.procedures.driver import Steps
 from gantrymq_gateways.amqp.channels.channel import Channel, Handler
 from gantrymq_gateways.amqp.definitions import GROUP
@@ -29,6 +31,9 @@ from gantrymq_gateways.amqp.wire.constants import (
 from gantrymq_gateways.amqp.wire.values import Field, Table, encode_table, lookup
 
 RESERVED_PREFIX: Final = "amq."
+
+SERVER_NAMED_TRIES: Final = 3
+"""A broker that hangs is known to after the first: it is asked for nothing more then."""
 
 
 def _named(channel: Channel, name: str) -> str:
@@ -189,7 +194,7 @@ def queue_declare(
         named = bool(name)
         arguments = _with_default_type(channel, arguments, durable and not exclusive and not auto_delete)
         wanted = QueueDefinition(
-            channel.prefix + (name or "amq.gen-" + door.gateway.token()),
+            channel.prefix + name,
             0,
             durable
             and not exclusive,  # RabbitMQ: one that goes with its connection is not durable, whatever it was declared
@@ -197,28 +202,45 @@ def queue_declare(
             auto_delete,
             encode_table(arguments),
         )
-
-        def work() -> Steps:
-            definitions = door.gateway.definitions
-            existing = definitions.queues.get(wanted.name)
-            if existing is not None and existing.finished and (yield from definitions.drop_orphan(existing)):
-                existing = None
-            if existing is not None and existing.finished:
-                queue = yield from door.gateway.open_queue(wanted.name, door)
-                _check_same_queue(queue, wanted, arguments)
-                if door.gateway.definitions.broker_policy(existing) is not None:  # it is in use
-                    yield partial(door.gateway.port.open_cursor, f"~{existing.light}", GROUP, END)
-                return queue
-            _check_new_queue(wanted, arguments, named)
-            return (yield from door.gateway.create_queue(wanted, door))
-
-        found = yield from _locked(channel, work)
+        if named:
+            found = yield from _locked(channel, partial(_declare, channel, wanted, arguments, named))
+        else:
+            found = yield from _server_named(channel, wanted, arguments)
     channel.last_queue = found.name
     if not nowait:
         counts: list[CursorInfo | None] = yield partial(door.gateway.port.stats, [found.cursor])
         info = counts[0]
         ready, consumers = (info.ready, info.consumers) if info is not None else (0, 0)
         channel.reply("queue.declare-ok", local(found.name), ready, consumers)
+
+
+def _declare(channel: Channel, wanted: QueueDefinition, arguments: Table, named: bool) -> Steps:
+    """The queue at work, made if there is none. The caller holds the lock."""
+    door = channel.door
+    definitions = door.gateway.definitions
+    existing = definitions.queues.get(wanted.name)
+    if existing is not None and existing.finished and (yield from definitions.drop_orphan(existing)):
+        existing = None
+    if existing is not None and existing.finished:
+        queue = yield from door.gateway.open_queue(wanted.name, door)
+        _check_same_queue(queue, wanted, arguments)
+        if definitions.broker_policy(existing) is not None:  # it is in use
+            yield partial(door.gateway.port.open_cursor, f"~{existing.light}", GROUP, END)
+        return queue
+    _check_new_queue(wanted, arguments, named)
+    return (yield from door.gateway.create_queue(wanted, door))
+
+
+def _server_named(channel: Channel, wanted: QueueDefinition, arguments: Table) -> Steps:
+    """Under another name where the broker that decides about one is found to be away when it is asked."""
+    gateway = channel.door.gateway
+    for tries_left in reversed(range(SERVER_NAMED_TRIES)):
+        queue = replace(wanted, name=gateway.definitions.generated_name(channel.prefix, gateway.token))
+        try:
+            return (yield from _locked(channel, partial(_declare, channel, queue, arguments, False)))
+        except GantryError as error:
+            if error.code is not ErrorCode.UNAVAILABLE or not tries_left or not queue.transient:
+                raise
 
 
 def _with_default_type(channel: Channel, arguments: Table, lasting: bool) -> Table:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -132,7 +133,7 @@ class WillRows:
         broker is among that."""
         self.lost_broker()
         rows = yield call(self._port.watch_table, TABLE, self.changed)
-        yield call(self._port.take_lease, LEASE + self._name, True, self._lease_lost)
+        yield partial(self._port.take_lease, LEASE + self._name, True, self._lease_lost, deputy=True)
         for key, value in rows.items():
             self.changed(key, value)
         for key in [key for key in self._rows if _gateway_of(key) == self._name]:
@@ -165,7 +166,7 @@ class WillRows:
         """The gateway is back. This one's own: others took it for gone."""
         name = lease[len(LEASE) :]
         if name == self._name:
-            self._port.take_lease(lease, True, self._lease_lost, None, self._put)
+            self._port.take_lease(lease, True, self._lease_lost, None, self._put, deputy=True)
         self._adopted.pop(name, None)
         for key in [key for key in self._late if _gateway_of(key) == name != self._name]:
             self._cancel(key)

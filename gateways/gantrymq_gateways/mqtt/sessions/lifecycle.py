@@ -11,7 +11,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final, Protocol
 
-from gantrymq.broker.port import END, FIND, BrokerPort, CursorInfo
+from gantrymq.broker.port import END, FIND, BrokerPort, CursorInfo, lease_name, row_name
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.procedures.driver import Call, Steps, call, pause, run
 from gantrymq.net.procedures.order import Serial, Work
@@ -41,6 +41,7 @@ from gantrymq_gateways.mqtt.sessions.terms import Terms, codes_of, is_quiet
 from gantrymq_gateways.mqtt.tables import (
     FILTER_GRACE_MS,
     LINE_END,
+    SESSION_TABLE,
     SessionTable,
     StoredFilter,
     StoredSession,
@@ -85,6 +86,12 @@ class Client(Protocol):
         """The client id is its own from now on."""
 
     def accepted(self, session: Session, present: bool, epoch: int) -> None: ...
+
+
+def names_of(client_id: str) -> list[str]:
+    """What somebody must decide about for a session to begin and go on."""
+    exchanges = [row_name(exchange.TABLE, key) for key in (row_key(client_id), receipts_key(client_id))]
+    return [lease_name(GROUP_PREFIX + client_id), row_name(SESSION_TABLE, client_id), *exchanges]
 
 
 Places = tuple[list[tuple[str, StoredFilter, int]], list[tuple[str, StoredFilter]], bool]
@@ -145,7 +152,8 @@ class Lifecycle:
             client.taken_over(name)
             self.rows.changed(client_id)
 
-        epoch = yield call(self.port.take_lease, lease, True, lost)
+        lasting = terms.expiry_s or not terms.clean
+        epoch = yield partial(self.port.take_lease, lease, True, lost, deputy=not lasting)
         begun = False
         try:
             if not client.gone:
