@@ -5,6 +5,7 @@ A deputy gives those that may be had there while the home is away or hangs; they
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -44,6 +45,8 @@ class ClusterLeases:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._held: dict[str, _Lease] = {}
+        self._asked: Counter[tuple[int, str]] = Counter()
+        """Open questions for a lease, by group and name: what one that hangs gives late is given back before anything is moved there."""
         self._moving = False
         self._again = False
         self._waiting = False
@@ -70,7 +73,7 @@ class ClusterLeases:
                     raise GantryError(ErrorCode.LEASE_HELD, f"{name} is held by another connection")
                 self._drop(name, old)
                 old.on_lost(name)
-            return partial(group.port.take_lease, name, force, partial(self._lost_at, group), under=under)
+            return partial(self._ask, group, under, name, force)
 
         def give_back(group: Group, inner: int) -> None:
             group.port.drop_lease(name, inner)
@@ -82,6 +85,20 @@ class ClusterLeases:
         if deputy and self._is_away(name):  # its home came back meanwhile
             self.rehome()
         return epoch
+
+    def _ask(self, group: Group, under: Under | None, name: str, force: bool, token: Any, on_done: Done) -> None:
+        self._asked[group.index, name] += 1
+
+        def answered(token: Any, result: Any) -> None:
+            self._asked[group.index, name] -= 1
+            if not self._asked[group.index, name]:
+                del self._asked[group.index, name]
+            on_done(token, result)
+            lease = self._held.get(name)
+            if lease is not None and lease.group is not group:  # a deputy's, and this one was late
+                self.rehome()
+
+        group.port.take_lease(name, force, partial(self._lost_at, group), token, answered, under=under)
 
     def is_free(self, name: str, token: Any, on_done: Done) -> None:
         """As LeasePort.is_free: only a home that all gateways have found (again) knows it."""
@@ -135,6 +152,8 @@ class ClusterLeases:
                 raise
             if self._held.get(name) is lease:
                 del self._held[name]
+                if lease.group is not group:
+                    lease.group.port.drop_lease(name, lease.inner)
                 lease.on_lost(name)
             return
         if self._held.get(name) is not lease:  # given up meanwhile
@@ -163,7 +182,9 @@ class ClusterLeases:
     def _is_away(self, name: str) -> bool:
         lease = self._held.get(name)
         place = self._place(name, lease.deputy) if lease is not None else None
-        return lease is not None and place is not None and place[0] is not lease.group
+        if lease is None or place is None or place[0] is lease.group:
+            return False
+        return (place[0].index, name) not in self._asked
 
     def _place(self, name: str, deputy: bool) -> Place | None:
         try:
@@ -174,7 +195,7 @@ class ClusterLeases:
     def _run(self, name: str, token: Any, on_done: Done) -> None:
         lease = self._held.get(name)
         place = self._place(name, lease.deputy) if lease is not None else None
-        if lease is None or place is None:
+        if lease is None or place is None or (place[0].index, name) in self._asked:
             on_done(token, None)
         else:
             run(self._take_again(name, lease, place), partial(on_done, token))
