@@ -17,8 +17,10 @@ import pika
 import pika.exceptions
 import pytest
 
+from gantrymq.broker.port import lease_name, row_name
 from gantrymq.broker.tables.slot_table import SLOTS, slot_of
 from gantrymq_gateways.mqtt.sessions.lifecycle import GROUP_PREFIX
+from gantrymq_gateways.mqtt.tables import SESSION_TABLE
 from interop_tests.running import Cluster, Gantry
 from interop_tests.test_amqp_clients import connect
 from interop_tests.test_mqtt_paho import Paho
@@ -65,23 +67,28 @@ def are_shared(found: dict[str, int]) -> bool:
 
 
 def client_of(cluster: Cluster, owner: str, prefix: str) -> str:
-    """A client id whose lease is that broker's."""
+    """A client id whose lease and session are that broker's."""
     owned = set(slots(cluster)[owner]["slots"])
     names = (f"{prefix}{number}" for number in range(10_000))
-    return next(name for name in names if slot_of(f"lease/{GROUP_PREFIX}{name}") in owned)
+    return next(
+        name
+        for name in names
+        if {slot_of(lease_name(GROUP_PREFIX + name)), slot_of(row_name(SESSION_TABLE, name))} <= owned
+    )
 
 
 def comes_in(gateway: Gantry, client: str) -> bool:
+    """With a session that is kept: clean ones have a deputy."""
     try:
-        Paho(gateway, client).start().stop()
+        Paho(gateway, client, False).start().stop()
     except AssertionError:
         return False
     return True
 
 
 def refused_after_s(gateway: Gantry, client: str) -> float:
-    """How long a client waits until it is told that it cannot come in."""
-    paho = Paho(gateway, client)
+    """How long a client with a session that is kept waits until it is told that it cannot come in."""
+    paho = Paho(gateway, client, False)
     began = time.monotonic()
     paho.client.connect(*gateway.address("mqtt"))
     paho.client.loop_start()

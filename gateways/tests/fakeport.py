@@ -21,7 +21,9 @@ from gantrymq.broker.port import (
     Start,
     Terms,
     TopicInfo,
+    lease_name,
     refused_for_now,
+    row_name,
 )
 from gantrymq.broker.routing.api import RouteSet
 from gantrymq.model import names
@@ -655,6 +657,9 @@ class FakePort:
     ) -> None:  # fmt: skip
         if self._failed("put", token, on_done):
             return
+        if not deputy and any(self.unanswered(row_name(table, key)) for key, _ in items):
+            self._answer(on_done, token, GantryError(ErrorCode.UNAVAILABLE, "the broker group is not connected"))
+            return
         self._set(table, items)
         self._answer(on_done, token, None)
 
@@ -712,6 +717,9 @@ class FakePort:
         *, deputy: bool = False,
     ) -> None:  # fmt: skip
         if self._failed("take_lease", token, on_done):
+            return
+        if not deputy and self.unanswered(lease_name(name)):
+            self._answer(on_done, token, GantryError(ErrorCode.UNAVAILABLE, "the broker group is not connected"))
             return
         held = self.leases.get(name)
         if held is not None and not force:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import blake2b
 from typing import Final, NamedTuple
-from zlib import crc32
 
 from gantrymq.model.errors import ErrorCode, GantryError
 
@@ -48,8 +48,9 @@ class Seen(NamedTuple):
 
 
 def slot_of(name: str) -> int:
-    """The slot of a name: its kind, `/`, and the name itself."""
-    return crc32(name.encode("utf-8", "surrogatepass")) % SLOTS
+    """The slot of a name: its kind, `/`, and the name itself. Names that differ in one part only have nothing to do with each other here (with a CRC
+    the slots of a client id's lease and session would differ in the same bits for all ids of a length)."""
+    return int.from_bytes(blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big") % SLOTS
 
 
 def version_of(epoch: int) -> int:

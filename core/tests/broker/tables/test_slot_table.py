@@ -99,6 +99,13 @@ def test_names_are_spread() -> None:
     assert max(counts) < 200
 
 
+def test_slots_of_what_has_one_name_are_not_tied_to_each_other() -> None:
+    """Names that the server chooses must be found whose lease and rows are all at groups that answer."""
+    names = [f"{number:06}" for number in range(4096)]
+    ties = {slot_of(f"lease/mqtt:{name}") ^ slot_of(f"mqtt_session/{name}") for name in names}
+    assert len(ties) > 900
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_plans(seed: int) -> None:
     chance = random.Random(seed)
