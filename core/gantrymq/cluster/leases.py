@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gantrymq.broker.port import Done, lease_name
 from gantrymq.cluster.group import RETRY_MS, ask_owner, place_of
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.net.procedures.driver import Call, Gathering, Steps, run
+from gantrymq.net.procedures.driver import Call, Gathering, Steps, pause, run
 
 if TYPE_CHECKING:
     from gantrymq.broker.tables.slots import Under
@@ -177,7 +177,7 @@ class ClusterLeases:
             for first in range(0, len(names), MOVED_AT_ONCE):
                 part = names[first : first + MOVED_AT_ONCE]
                 calls = [partial(self._run, name) for name in part if self._is_away(name)]
-                yield partial(_gather, calls)
+                yield partial(_gather, calls) if calls else pause(self._cluster.turn.in_slices)
 
     def _is_away(self, name: str) -> bool:
         lease = self._held.get(name)
