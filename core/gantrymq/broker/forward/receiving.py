@@ -75,7 +75,8 @@ class Receiving:
         self.version = 0
         """Changes of this group's routes since it started."""
         self._waiting: deque[_Waiting] = deque()
-        self._armed = False
+        self._due_ms = 0
+        """When it is looked at what waits, by the wheel; 0: nothing does."""
         self.dropped = 0
         """Records that no queue here wants any more, or that fit no record here."""
         self.taken = 0
@@ -183,12 +184,14 @@ class Receiving:
         return max(left_ms, each.not_before_ms - self._broker.clock.now_ms(), 0)
 
     def _arm(self, left_ms: int) -> None:
-        if not self._armed:
-            self._armed = True
-            self._broker.wheel.call_at(self._broker.wheel.now_ms() + min(left_ms, LEASE_MS), self._answer_later)
+        due_ms = self._broker.wheel.now_ms() + min(left_ms, LEASE_MS)
+        if not self._due_ms or due_ms < self._due_ms:  # sooner, once those that are there have answered
+            self._due_ms = due_ms
+            self._broker.wheel.call_at(due_ms, self._answer_later)
 
     def _answer_later(self, now_ms: int) -> None:
-        self._armed = False
+        if now_ms >= self._due_ms:
+            self._due_ms = 0
         self._answer()
 
     # Records.

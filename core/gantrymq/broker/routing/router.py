@@ -269,7 +269,7 @@ class Router:
                 elif target.light:
                     lights.add(target.light)
         mark = b""
-        if self._elsewhere is not None and not names.is_system_topic(topic.name):
+        if self._elsewhere is not None and not _stays(topic.name):
             lights, mark, is_sure = self._elsewhere.sent(lights)
             if not is_sure:  # nobody knows which of them match there
                 kinds.update(self._sets)
@@ -384,6 +384,11 @@ def _count_in(counter: dict[str, int], topic: str, step: int) -> None:
         counter[topic] = count
     else:
         counter.pop(topic, None)
+
+
+def _stays(topic: str) -> bool:
+    """No other group wants its records: our rows, and what waits. Queues are routed to from a system topic of a door."""
+    return names.is_own_system_topic(topic) or topic in names.ROCKETMQ_SYSTEM_TOPICS
 
 
 _text = json.JSONEncoder(separators=(",", ":")).encode

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gantrymq.broker.forward.receiving import GRANTED_MS
 from gantrymq.broker.forward.sending import LEASE_MS
 from gantrymq.model import properties as props
@@ -34,6 +36,17 @@ def test_a_record_reaches_the_queue_of_another_group():
     assert first.property("colour") == "red"
     assert not first.property(props.FORWARD)
     assert site.nodes["b"].broker.receiving.taken == 2
+
+
+def test_a_record_of_a_doors_system_topic_reaches_the_queue_of_another_group():
+    site = ForwardSite("a", "b")
+    light, cursor = site.queue("b", "a")
+    route = replace(site.route(light, "q", "direct"), topic="rmq_sys_amqp_direct")
+    assert site.ask("b", "add_route", route) is None
+    site.publish("a", b"one", tag="q", topic="rmq_sys_amqp_direct")
+    site.publish("a", b"two", tag="q")
+    site.wait(200)
+    assert site.bodies("b", cursor) == [b"one"]
 
 
 def test_the_record_keeps_where_and_when_it_was_stored_first():
@@ -90,6 +103,22 @@ def test_a_silent_group_delays_a_bind_once():
     site.publish("a", b"for nobody", tag="z")
     site.mend("a", "b")
     assert site.bodies("b", cursor) == [b"one", b"two"]
+
+
+def test_a_silent_group_delays_a_bind_once_where_a_third_one_answers():
+    site = ForwardSite("a", "b", "c")
+    light, _ = site.queue("b", "a")
+    site.cut("a", "b")
+    site.cut("c", "b")
+    site.wait(GRANTED_MS + 100)
+    receiving = site.nodes["b"].broker.receiving
+    for number in range(3):
+        receiving.heard("c", "life", receiving.version)
+        box = site.begun("b", "add_route", site.route(light, f"x{number}", f"more{number}"))
+        assert box == []
+        receiving.heard("c", "life", receiving.version)  # a moment later
+        site.wait(100)
+        assert box == [None]
 
 
 def test_what_was_stored_before_a_bind_stays_outside_and_behind_an_unbind_too():
