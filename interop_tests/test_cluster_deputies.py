@@ -16,7 +16,7 @@ import pytest
 
 from interop_tests.running import Cluster, Gantry
 from interop_tests.test_cluster_slots import are_shared, client_of, comes_in, counts, refused_after_s
-from interop_tests.test_mqtt_paho import Paho
+from interop_tests.test_mqtt_paho import WAIT_S, Paho
 from interop_tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -68,7 +68,8 @@ class Queues:
                 word + b"to." + name.encode(), exchange="amq.topic", routing_key=f"to.{name}"
             )
         expected = {word + kind + name.encode() for name in self.names for kind in (b"", b"to.")}
-        assert {await self.got.get() for _ in range(2 * QUEUES)} == expected
+        async with asyncio.timeout(WAIT_S):
+            assert {await self.got.get() for _ in range(2 * QUEUES)} == expected
 
 
 async def queues_go_on(gateways: list[Gantry], until_back: Any) -> None:
