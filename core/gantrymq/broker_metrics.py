@@ -65,7 +65,7 @@ class BrokerMetrics:
         self._totals()
         self._store()
         self._histograms()
-        for source in (self._topic_rates, self._group_rates, self._lags, self._clients):
+        for source in (self._topic_rates, self._group_rates, self._lags, self._clients, self._forwards):
             self._metrics.add_source(source)
 
     def _one(self, name: str, text: str, source: Callable[[], int | float], kind: str = "gauge", **more: str) -> None:
@@ -98,6 +98,16 @@ class BrokerMetrics:
              lambda: self._lags_unknown, "gauge"),
         ):  # fmt: skip
             self._one(name, text, source, kind)
+        receiving = broker.receiving
+        for name, text, source in (
+            (
+                "gantry_forwarded_total",
+                "Records of other broker groups that entered queues here",
+                lambda: receiving.taken,
+            ),
+            ("gantry_forwarded_dropped_total", "...and that no queue here wanted any more", lambda: receiving.dropped),
+        ):
+            self._one(name, text, source, "counter")
         taken = broker.queues.counts
         for why in OUTCOMES:
             text = "Entries that queues with a policy took out or did not take, by reason"
@@ -142,6 +152,18 @@ class BrokerMetrics:
         )
 
     # --- sources
+
+    def _forwards(self) -> Iterator[str]:
+        sending = self._broker.sending
+        shown = {name: sending.show(name) for name in sending.peers}
+        texts = {name: self._labels([("peer", name)]) for name in shown}
+        for name, text, kind, key in (
+            ("gantry_forward_waiting", "Records that wait here for another broker group", "gauge", "behind"),
+            ("gantry_forward_lease_ms", "How long the routes of that group are still known; 0: they are not", "gauge", "lease_ms"),
+            ("gantry_forward_refused_total", "Records that were refused because too many wait for it", "counter", "refused"),
+        ):  # fmt: skip
+            if shown:
+                yield from self._family(name, text, kind, [(texts[peer], row[key]) for peer, row in shown.items()])
 
     def _topic_rates(self) -> Iterator[str]:
         shown, left = yield from self._busiest(stats.TOPIC_PUT_NUMS, self._topics_max)

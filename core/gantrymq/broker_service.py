@@ -73,6 +73,8 @@ SWITCH_S: Final = 0.0005
 """How long the loop waits for the interpreter at most where a thread computes (a checkpoint of 10,000 queues: 50 ms). At Python's 5 ms such a
 thread holds up every system call of the loop: p99.9 of them 10 to 39 ms, here 0.1 to 9, on a busy machine."""
 
+SHARE_AFTER_MS: Final = 3_000
+"""A new broker group owns names only when gateways have found it: they ask the nameservers every second."""
 VIP_BELOW: Final = 2
 """RocketMQ's second listener, "VIP channel": clients take it from the broker's port by themselves (MixAll.brokerVIPChannel)."""
 
@@ -231,7 +233,7 @@ class BrokerService:
             self._dialers.append(dialer)
             port = dialer.port
             context.spawn(dialer.keep)
-        SlotKeeper(broker, port, secrets.randbits).start()
+        SlotKeeper(broker, port, secrets.randbits, SHARE_AFTER_MS).start()
 
         def connect(name: str) -> tuple[PeerPort, Callable[[], None]]:
             dialer = Dialer(context.nameservers, name, key, context.shared.get("cluster_tls"), lambda: False)

@@ -640,6 +640,9 @@ class FakePort:
         """Only commands ask; this has none."""
         self._answer(on_done, token, [None] * len(cursors))
 
+    def catch_up(self, cursor: int, token: object, on_done: Done) -> None:
+        on_done(token, None)
+
     def purge(self, cursor: int, token: object, on_done: Done) -> None:
         if self._failed("purge", token, on_done):
             return

@@ -85,6 +85,7 @@ class Overview:
         seen: dict[str, Any] = {
             "name": broker.config.name, "cluster": broker.config.cluster, "version": __version__,
             "now": broker.clock.now_ms(), "draining": self.is_draining(), "slots": broker.slots.show(),
+            "forward": {name: broker.sending.show(name) for name in broker.sending.peers},
             "put": counts.put_total, "putBytes": counts.put_bytes, "get": counts.get_total,
             "logBegin": store.log_min_position, "logEnd": store.written_position, "flushed": store.flushed_position,
             "derived": store.derived_position, "indexLagMs": store.index_lag_ms,

@@ -152,7 +152,7 @@ class Broker:
         self.sending = Sending(self, self.slots, config.forward_records_max, options.random_bits)
         self.receiving = Receiving(self, self.slots, self.sending)
         self.parts: list[Part] = [
-            self.delays, self.transactions, self.pops, self.queues, self.slots, self.sending, self.receiving
+            self.delays, self.transactions, self.pops, self.queues, self.slots, self.receiving, self.sending
         ]  # fmt: skip
         self.redirects = self._by_kind()
         self.request_flush: Callable[[], None] = options.request_flush
@@ -383,7 +383,7 @@ class Broker:
         if route.topic is not None and names.is_own_system_topic(route.topic):
             raise GantryError(ErrorCode.NO_PERMISSION, f"topic {route.topic} belongs to the broker itself")
         self.receiving.changing(route.route_id, self.router.durable(route.route_id), route)
-        stored = self.router.add_unstored(route, self.receiving.when_known(on_done))
+        stored = self.router.add_unstored(route, self.receiving.when_known(on_done, True))
         self.put("route", [(route.route_id, route_to_bytes(route))], token, stored)
 
     def remove_routes(self, route_ids: Sequence[str], token: Any, on_done: Done | None) -> None:
@@ -398,7 +398,8 @@ class Broker:
         if on_done is None:
             self.drop_rows(rows, token, None)
             return
-        removed = self.receiving.when_known(on_done) if known else on_done
+        is_over = not known and self.receiving.is_followed
+        removed = on_done if is_over else self.receiving.when_known(on_done, False)
         self.drop_rows(rows, token, lambda token, result: removed(token, len(known) if result is None else result))
 
     def create_light(self, token: Any, on_done: Done) -> None:
@@ -555,6 +556,8 @@ class Broker:
 
     def refuses(self, count: int) -> ErrorCode | None:
         """Why so many more messages are not accepted for now."""
+        if count and not self.slots.knows_groups:
+            return ErrorCode.UNAVAILABLE
         if count and self.pending.bytes and self.pending.refuses(count, self.config, self.wheel.now_ms()):
             return ErrorCode.BUSY
         return ErrorCode.STORE_FULL if self.full else None

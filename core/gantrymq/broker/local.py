@@ -14,6 +14,7 @@ from gantrymq.broker.consuming.known.table import Cursor
 from gantrymq.broker.consuming.leases import NO_SLOT
 from gantrymq.broker.consuming.roles import parse_queue
 from gantrymq.broker.consuming.scans import Scans
+from gantrymq.broker.forward.sending import CURSOR_GROUP
 from gantrymq.broker.matches import Tap
 from gantrymq.broker.port import (
     DETAILS_MAX,
@@ -233,6 +234,8 @@ class LocalBrokerPort:
             if cursor is not None and str(cursor.id) in broker.tables.rows("cursor"):
                 if start.kind != "find":
                     broker.queues.used(cursor)
+                if group == CURSOR_GROUP and cursor.light in broker.sending.lights():
+                    broker.sending.read_by(cursor, self._number)
                 on_done(token, broker.cursors.info(cursor))
                 return
             if cursor is None:
@@ -288,6 +291,10 @@ class LocalBrokerPort:
         found = cursors.awake(cursor)
         if found is None:
             on_done(token, GantryError(ErrorCode.NOT_FOUND, f"cursor {cursor} does not exist (any more)"))
+            return
+        readers = self._broker.sending.readers
+        if readers and readers.get(cursor, self._number) != self._number:
+            on_done(token, GantryError(ErrorCode.NOT_OWNER, f"cursor {cursor} is read over a later connection"))
             return
         self._holders.add(holder)
         if found.managed is not None:
@@ -435,6 +442,9 @@ class LocalBrokerPort:
 
         self._read(find, partial(on_done, token), token, on_done)
 
+    def catch_up(self, cursor: int, token: Any, on_done: Done) -> None:
+        on_done(token, None)
+
     def purge(self, cursor: int, token: Any, on_done: Done) -> None:
         found = self._broker.cursors.awake(cursor)
         if found is None:
@@ -572,6 +582,14 @@ class LocalBrokerPort:
             on_done(token, error)
             return
         on_done(token, result)
+
+    def forward_end(self, peer: str, token: Any, on_done: Done) -> None:
+        """See `Sending.end_for`."""
+        on_done(token, self._broker.sending.end_for(peer))
+
+    def await_forward(self, source: str, life: str, offset: int, token: Any, on_done: Done) -> None:
+        """See `Receiving.await_progress`."""
+        self._broker.receiving.await_progress(source, life, offset, partial(on_done, token))
 
     def drop_lease(self, name: str, epoch: int) -> None:
         self._broker.leases.drop(name, epoch)

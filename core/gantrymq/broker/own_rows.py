@@ -119,8 +119,8 @@ def _check_pop_lease(key: str, value: bytes) -> None:
 
 def _check_forward(key: str, value: bytes) -> None:
     kind, _, rest = key.partition("/")
-    if kind not in ("to", "read", "source") or not rest or int(value) < 0:
-        raise ValueError("no forward queue, progress or source")
+    if kind not in ("to", "read", "source", "start") or not rest or int(value) < 0:
+        raise ValueError("no forward queue, progress, source or start")
 
 
 CHECKS: Final[Mapping[str, RowCheck]] = {

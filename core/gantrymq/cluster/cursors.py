@@ -163,6 +163,13 @@ class ClusterCursors:
         holder, local = places[int(number)]
         return f"{topic}/{local}" if holder is group else None
 
+    def owner_of(self, cursor: int) -> Group | None:
+        """The group that alone has the queue of a cursor; None: each has a part, or it is not there."""
+        found = self.by_handle.get(cursor)
+        if found is None or not self._cluster.owned.lies_in_one(found.queue):
+            return None
+        return next((part.group for part in found.parts.values()), None)
+
     def set_policy(self, cursor: int, policy: Policy, token: Any, on_done: Done) -> None:
         """As QueuePort.set_policy: each part for itself."""
         try:

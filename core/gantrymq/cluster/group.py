@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gantrymq.broker.port import Done
     from gantrymq.broker.tables.slots import Under
     from gantrymq.cluster.slots.view import SlotView
+    from gantrymq.model.message import Message
     from gantrymq.net.api import Wheel
     from gantrymq.services import Turn
 
@@ -62,6 +63,12 @@ class GroupPort(BrokerPort, Protocol):
         """The group answers no more for these slots, if it is their owner under these epochs and, `only_free`, nothing of them is held. Result: (its
         start, the slots)."""
 
+    def forward_end(self, peer: str, token: object, on_done: Done) -> None:
+        """Result: (the group's start, offset behind all that its forward queue for that other group has)."""
+
+    def await_forward(self, source: str, life: str, offset: int, token: object, on_done: Done) -> None:
+        """Result: whether the group has all that a source's forward queue has below that offset; False: not within half a second."""
+
     def close(self) -> None:
         """End it for good."""
 
@@ -88,6 +95,7 @@ class Group:
         "ready",
         "refused_ms",
         "registered",
+        "sent",
         "settled",
         "tap_handles",
         "topics",
@@ -127,8 +135,15 @@ class Group:
         self.topics: set[str] = set()
         """Its topics that can be written."""
         self.lights: dict[int, int] = {}
+        self.sent = 0
+        """Batches that were submitted there."""
         self.tap_handles: dict[int, int] = {}
         """Its handle of each of our taps."""
+
+    def submit(self, batch: Sequence[Message], token: Any, on_done: Done, sender: object, **whole: Any) -> None:
+        """As LogPort.submit."""
+        self.sent += 1
+        self.port.submit(batch, token, on_done, sender, **whole)
 
     def miss(self, route_id: str) -> None:
         """It does not have this route."""

@@ -29,6 +29,7 @@ from gantrymq.cluster.names import (
     split_light,
 )
 from gantrymq.cluster.owned import join as owned_join
+from gantrymq.cluster.owned.fence import Fence
 from gantrymq.cluster.owned.queues import OwnedQueues
 from gantrymq.cluster.patience import Decisions, hangs
 from gantrymq.cluster.pieces import Piece, submit_pieces
@@ -52,7 +53,7 @@ PLACES_MAX: Final = 400_000
 JOIN_RETRY_MS: Final = (200, 500, 1000, 2000, 5000)
 """Waits between attempts to bring a connected group up to date; the last one repeats."""
 SETTLE_MS: Final = 6_000
-"""A group that comes while others are in use gets no new records before: other gateway processes ask the nameservers every 5 s, and
+"""A group that comes while others are in use gets no new records before: other gateway processes ask the nameservers every second, and
 what they are told of routes meanwhile they install only where they know of a group."""
 Records = list[tuple[Message, tuple[int, ...]]]
 RowApart = tuple[int, str, str, bytes | None]
@@ -89,6 +90,7 @@ class ClusterPort:
         self._cursors = ClusterCursors(self)
         self._owned = OwnedQueues(self, self._cursors.drop_light)
         self.owned: Owned = self._owned
+        self._fence = Fence(self)
         self.decisions: Patient = Decisions(self, self.answers_again)
         self.places: dict[str, list[tuple[Group, int]]] = {}
         """By topic: group and queue behind each queue number shown to the doors; numbers stay while this process runs."""
@@ -306,7 +308,7 @@ class ClusterPort:
             return
         ready = self._ready
         if len(ready) == 1 and not ready[0].draining:
-            ready[0].port.submit(batch, token, on_done, sender)
+            ready[0].submit(batch, token, on_done, sender)
             return
         if not ready:
             on_done(token, [ErrorCode.UNAVAILABLE] * len(batch))
@@ -315,12 +317,12 @@ class ClusterPort:
         for index, message in enumerate(batch):
             parts.setdefault(self._group_for(message.topic).index, []).append(index)
         if len(parts) == 1:
-            self.groups[next(iter(parts))].port.submit(batch, token, on_done, sender)
+            self.groups[next(iter(parts))].submit(batch, token, on_done, sender)
             return
         results: list[Any] = [None] * len(batch)
 
         def send(group: Group, places: list[int], token: Any, done: Done) -> None:
-            group.port.submit([batch[place] for place in places], token, done, sender)
+            group.submit([batch[place] for place in places], token, done, sender)
 
         def gathered(answers: list[Any]) -> None:
             for places, answer in zip(parts.values(), answers, strict=True):
@@ -709,6 +711,13 @@ class ClusterPort:
 
     def details(self, cursors: Sequence[int], token: Any, on_done: Done) -> None:
         self._cursors.details(cursors, token, on_done)
+
+    def catch_up(self, cursor: int, token: Any, on_done: Done) -> None:
+        owner = self._cursors.owner_of(cursor)
+        if owner is None:
+            on_done(token, None)
+        else:
+            self._fence.pass_through(owner, token, on_done)
 
     def purge(self, cursor: int, token: Any, on_done: Done) -> None:
         self._cursors.purge(cursor, token, on_done)

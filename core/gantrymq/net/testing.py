@@ -76,12 +76,14 @@ class ManualClock:
     def __init__(self, wall_ms: int = 1_700_000_000_000, monotonic_ms: int = 1_000_000) -> None:
         self.wall_ms = wall_ms
         self.mono_ms = monotonic_ms
+        self.asleep_ms = 0
+        """How long the machine has slept, which `monotonic_ms` leaves out."""
 
     def now_ms(self) -> int:
         return self.wall_ms
 
     def boot_ms(self) -> int:
-        return self.mono_ms
+        return self.mono_ms + self.asleep_ms
 
     def monotonic_ms(self) -> int:
         return self.mono_ms

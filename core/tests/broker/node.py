@@ -80,11 +80,12 @@ class Node:
     config = BrokerConfig()
     routes: Mapping[str, Callable[[], Any]] = {"prefix": PrefixRoutes}
     """Kinds of routes, as doors bring them."""
+    new_clock: Callable[[], ManualClock] = ManualClock
 
     def __init__(self, files: MemoryFileSystem, sync: bool) -> None:
         self.files = files
         self.turn = ManualTurn()
-        clock = ManualClock()
+        clock = self.new_clock()
         self.wheel = ManualWheel(clock)
         self.store = MessageStore(files, ROOT, SMALL, clock)
         self.report = self.store.load(accept_loss=self.accept_loss)

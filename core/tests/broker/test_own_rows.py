@@ -51,6 +51,7 @@ GARBAGE: dict[str, list[tuple[str, bytes]]] = {
         ("1", b'{"next":9,"ordered":false,"attempt":"","recovered":0,"leases":[[1,2,[3]]]}'),
         ("1", b'{"next":9000000000,"ordered":false,"attempt":"","recovered":0,"leases":[[1,2,[0,8000000000]]]}'),
     ],
+    "forward": [("to/b", b"x"), ("read/b/1", b"-1"), ("other/b", b"1"), ("source/", b"1"), ("to", b"1"), ("start/1", b"")],
     "queue": [("1", b"{"), ("x", b"{}"), ("1", b'{"max_length":-1}'), ("1", b'{"overflow":"x"}'), ("1", b'{"name":"\xff"}')],
     "cluster": [("tag/x", b"1"), ("member", b"\xff")],
     "cluster_light": [("x", b"1"), ("1", b"x")],

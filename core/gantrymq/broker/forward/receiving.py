@@ -14,9 +14,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gantrymq.broker.forward.history import RouteHistory
-from gantrymq.broker.forward.marks import lights_for, without_mark
+from gantrymq.broker.forward.marks import lights_for, split
 from gantrymq.broker.forward.sending import LEASE_MS
-from gantrymq.broker.tables.forward_table import READ, SOURCE, TABLE
+from gantrymq.broker.tables.forward_table import READ, SOURCE, START, TABLE
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.names import FORWARDED_TOPIC
 from gantrymq.store.log.forwarded import Forwarded
@@ -40,8 +40,12 @@ UNHEARD_MS: Final = 5_000
 """A route waits so long for a group that has never been heard, and does not know yet that this one exists; then it is UNAVAILABLE."""
 WAITING_MAX: Final = 100_000
 """Changes of routes that wait for an answer; more are BUSY."""
+AWAIT_MS: Final = 500
+"""A read waits no longer for what its connection has published at another group: after 0.8 s of silence this one would be taken for one that hangs."""
+_NEVER: Final = 1 << 62
 STARTS_MAX: Final = 256
-"""Starts of a source whose progress is kept: a disk that comes back after so many later ones would be read again."""
+"""Starts of a source whose progress is kept: a disk that comes back after so many later ones would be read again. And starts of this group whose
+light queues are told from others'."""
 
 
 @dataclass(slots=True)
@@ -58,9 +62,19 @@ class _Waiting(NamedTuple):
     not_before_ms: int
     """Wall clock, where a source is silent."""
     until_ms: int
-    """Boot clock, where one was never heard."""
+    """Boot clock, where one was never heard; 0: that does not matter."""
     on_done: Callable[[Any], None]
     result: Any
+
+
+class _Awaited(NamedTuple):
+    """Who reads only when a forward queue has been read so far."""
+
+    source: str
+    life: str
+    offset: int
+    until_ms: int
+    on_done: Callable[[bool], None]
 
 
 class Receiving:
@@ -72,11 +86,15 @@ class Receiving:
         self._sending = sending
         self.history = RouteHistory(broker.router)
         self.sources: dict[str, Source] = {}
+        self._started_ms = 0
+        self._ends: dict[str, int] = {}
+        """By start of this group: below which light queue those that it knew are those that are here."""
         self.version = 0
         """Changes of this group's routes since it started."""
         self._waiting: deque[_Waiting] = deque()
         self._due_ms = 0
         """When it is looked at what waits, by the wheel; 0: nothing does."""
+        self._awaiting: list[_Awaited] = []
         self.dropped = 0
         """Records that no queue here wants any more, or that fit no record here."""
         self.taken = 0
@@ -86,10 +104,28 @@ class Receiving:
         """As Part.open."""
         if self._slots.keeper:
             self._broker.topics.get(FORWARDED_TOPIC)
-            granted_ms = self._broker.clock.boot_ms() + GRANTED_MS  # what an earlier start has granted
+            self._note_start()
+            granted_ms = self._started_ms = (
+                self._broker.clock.boot_ms() + GRANTED_MS
+            )  # what an earlier start has granted
             for key in self._broker.tables.rows(TABLE):
                 if key.startswith(SOURCE):
                     self.sources[key[len(SOURCE) :]] = Source(granted_ms)
+
+    def _note_start(self) -> None:
+        """Light queues that an earlier start made, and lost with what was not on the disk, have numbers that are given again: below those of this
+        start they are the same."""
+        rows = self._broker.tables.rows(TABLE)
+        starts = sorted([(int(value), key) for key, value in rows.items() if key.startswith(START)])
+        gone: Rows = [(TABLE, key, None) for _, key in starts[: max(len(starts) - STARTS_MAX, 0)]]
+        begin, made = self._broker.new_light()
+        starts.append((begin, START + self._sending.life))
+        begins = [each for each, _ in starts]
+        self._ends = dict(zip([key[len(START) :] for _, key in starts], [*begins[1:], _NEVER], strict=True))
+        next_row = [row for row in made if row[1] == "next"]
+        self._broker.put_rows(
+            [*gone, *next_row, (TABLE, START + self._sending.life, str(begin).encode())], together=True
+        )
 
     def close(self) -> None:
         """As Part.close."""
@@ -105,13 +141,19 @@ class Receiving:
 
     # Routes.
 
+    @property
+    def is_followed(self) -> bool:
+        """What was removed before, in an earlier start as well, is known nowhere any more."""
+        return not self._waiting and self._broker.clock.boot_ms() >= self._started_ms
+
     def changing(self, route_id: str, before: Route | None, after: Route | None) -> None:
         """A durable route is about to change."""
         if self._sending.peers:
-            self.history.note(self._broker.clock.now_ms(), route_id, before, after)
+            self.history.note(self._broker.clock.now_ms() + CLOCK_ERROR_MS, route_id, before, after)
 
-    def when_known(self, on_done: Done) -> Done:
-        """The answer of a change of routes, to be called when it is stored: `on_done` follows when the sources know."""
+    def when_known(self, on_done: Done, adds: bool) -> Done:
+        """The answer of a change of routes, to be called when it is stored: `on_done` follows when the sources know. Of a route that goes groups that
+        were never heard know nothing."""
         if not self._sending.peers:
             return on_done
 
@@ -127,8 +169,8 @@ class Receiving:
             self.version += 1
             self._broker.tables.tell(NEWS_TABLE, "version", str(self.version).encode())
             clock = self._broker.clock
-            not_before_ms = clock.now_ms() + 2 * CLOCK_ERROR_MS
-            until_ms = clock.boot_ms() + UNHEARD_MS
+            not_before_ms = clock.now_ms() + 2 * CLOCK_ERROR_MS + 1
+            until_ms = clock.boot_ms() + UNHEARD_MS if adds else 0
             self._waiting.append(_Waiting(self.version, not_before_ms, until_ms, partial(on_done, token), result))
             self._answer()
 
@@ -174,8 +216,7 @@ class Receiving:
     def _left_ms(self, each: _Waiting) -> int:
         """How long it waits at least; negative: it waited too long."""
         now_ms = self._broker.clock.boot_ms()
-        unheard = [name for name in self._sending.peers if name not in self.sources]
-        if unheard:
+        if each.until_ms and any(name not in self.sources for name in self._sending.peers):
             return each.until_ms - now_ms or -1
         silent = [source for source in self.sources.values() if source.confirmed < each.version]
         if not silent:
@@ -201,13 +242,34 @@ class Receiving:
         row = self._broker.tables.rows(TABLE).get(f"{READ}{source}/{life}")
         return int(row) if row is not None else 0
 
+    def await_progress(self, source: str, life: str, offset: int, on_done: Callable[[bool], None]) -> None:
+        """`on_done(True)` when all is stored here that a source's forward queue has below that offset; False: not within `AWAIT_MS`."""
+        if self.progress(source, life) >= offset or source not in self._sending.peers:
+            on_done(True)
+        elif len(self._awaiting) >= WAITING_MAX:
+            on_done(False)
+        else:
+            until_ms = self._broker.wheel.now_ms() + AWAIT_MS
+            self._awaiting.append(_Awaited(source, life, offset, until_ms, on_done))
+            self._broker.wheel.call_at(until_ms, self._tell_awaiting)
+
+    def _tell_awaiting(self, now_ms: int) -> None:
+        waiting, self._awaiting = self._awaiting, []
+        for each in waiting:
+            is_there = self.progress(each.source, each.life) >= each.offset
+            if is_there or each.until_ms <= now_ms:
+                each.on_done(is_there)
+            else:
+                self._awaiting.append(each)
+
     def take(
         self, source: str, life: str, found: Sequence[Delivery], following: int, on_done: Callable[[Any], None]
     ) -> None:
         """Store what a source's forward queue has up to below offset `following`, and that it was read. `on_done(None)` when it is stored, so
         that the next may follow; a GantryError: it is to be tried again."""
         begin = self.progress(source, life)
-        batch = [self._here(source, delivery) for delivery in found if delivery.offset >= begin]
+        marks: dict[bytes, tuple[int, ...] | None] = {}
+        batch = [self._here(source, delivery, marks) for delivery in found if delivery.offset >= begin]
         wanted = [message for message in batch if message is not None]
         self.dropped += len(batch) - len(wanted)
         rows: Rows = [(TABLE, f"{READ}{source}/{life}", str(max(following, begin)).encode())]
@@ -222,6 +284,8 @@ class Receiving:
                 )
             if refused is None:
                 self.taken += len(wanted)
+                if self._awaiting:
+                    self._tell_awaiting(self._broker.wheel.now_ms())
             on_done(refused)
 
         try:
@@ -238,27 +302,43 @@ class Receiving:
 
         self._broker.gate.park(self._broker.store.written_position, flushed, None, None, strict=True)
 
-    def _here(self, source: str, delivery: Delivery) -> Forwarded | None:
-        """A record as it is to be stored here; None: no queue here wants it."""
+    def _here(self, source: str, delivery: Delivery, marks: dict[bytes, tuple[int, ...] | None]) -> Forwarded | None:
+        """A record as it is to be stored here; None: no queue here wants it. `marks`: what those of this batch mean."""
         record = delivery.message
+        properties, mark = split(record.properties)
         try:
-            lights = lights_for(self._slots.name, record.properties)
-        except GantryError as error:
-            log.error("from broker group %s: %s", source, error.text)
-            return None
-        properties = without_mark(record.properties)
+            lights = marks[mark]
+        except KeyError:
+            lights = marks[mark] = self._meaning(source, mark)
         if lights is None:
             record.properties = properties
-            lights = tuple(sorted(self.history.lights(record, record.store_ms)))
-        known = self._broker.tables.rows("light")
-        wanted = tuple([light for light in lights if str(light) in known])
-        made = Forwarded(record, properties, wanted)
-        if wanted and len(made.body) + len(properties) > self._broker.store.record_bytes_max:
+            lights = self._existing(sorted(self.history.lights(record, record.store_ms)))
+        if not lights:
+            return None
+        made = Forwarded(record, properties, lights)
+        if len(made.body) + len(properties) > self._broker.store.record_bytes_max:
             log.error(
                 "a record of broker group %s fits no record here (%d bytes): it is left out", source, len(made.body)
             )
             return None
-        return made if wanted else None
+        return made
+
+    def _meaning(self, source: str, mark: bytes) -> tuple[int, ...] | None:
+        """The light queues that a mark names and that are here; None: the record is to be matched."""
+        try:
+            told = lights_for(self._slots.name, mark)
+        except GantryError as error:
+            log.error("from broker group %s: %s", source, error.text)
+            return ()
+        if told is None or told[0] not in self._ends:
+            return None
+        end = self._ends[told[0]]
+        return self._existing([light for light in told[1] if light < end])
+
+    def _existing(self, lights: Sequence[int]) -> tuple[int, ...]:
+        """Those that are here, and no forward queues."""
+        known, closed = self._broker.tables.rows("light"), self._sending.lights()
+        return tuple([light for light in lights if str(light) in known and light not in closed])
 
     def _forgotten(self, source: str) -> Rows:
         """Rows of starts of a source that are too many."""

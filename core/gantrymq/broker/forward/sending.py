@@ -22,9 +22,9 @@ from gantrymq.broker.tables.slot_table import GROUP, SLOTS_TABLE
 from gantrymq.model.errors import ErrorCode, GantryError
 
 if TYPE_CHECKING:
+    from gantrymq.broker.consuming.known.table import Cursor
     from gantrymq.broker.parts import Context
     from gantrymq.broker.tables.slots import Slots
-    from gantrymq.broker.tables.tables import Rows
 
 log = logging.getLogger(__name__)
 
@@ -34,14 +34,14 @@ LEASE_MS: Final = 3_000
 """From a source's question on it knows all there is to know."""
 PEERS_MAX: Final = 255
 _LIGHT_MASK: Final = OTHERS - 1
-_CHECK_MS: Final = 100
+_CHECK_MS: Final = 200
 """How often it is seen whether a forward queue is full: so much later publishers hear of it."""
 
 
 class Peer:
     """Another group. `number`: stands above its light queues in routes here. `light`: its forward queue, of this start."""
 
-    __slots__ = ("cursor", "full", "is_foreign", "lease_ms", "light", "name", "number", "refused")
+    __slots__ = ("cursor", "full", "is_foreign", "lease_ms", "life", "light", "name", "number", "refused")
 
     def __init__(self, name: str, number: int, light: int, cursor: int) -> None:
         self.name = name
@@ -50,6 +50,8 @@ class Peer:
         self.cursor = cursor
         self.lease_ms = 0
         """On the boot clock; 0: nothing is known."""
+        self.life = ""
+        """Its start that told its routes."""
         self.is_foreign = False
         """It has routes that cannot be understood here: it always matches itself."""
         self.full = False
@@ -71,10 +73,14 @@ class Sending:
         self._most = most
         self.life = f"{random_bits(64):016x}"
         self.peers: dict[str, Peer] = {}
+        self._queues: dict[str, dict[str, int]] = {}
+        """Forward queues by peer and start, the oldest first."""
         self._numbers = 0
         self._lapses_ms = 0
         """When the first lease is over; 0: there is none."""
         self._ready: set[str] = set()
+        self.readers: dict[int, int] = {}
+        """By cursor of a forward queue: the port that reads it. A broken connection of the peer that is not seen yet reads no more."""
         self._waiting: list[tuple[str, Any, Callable[[Any, Any], None]]] = []
         """Peers whose forward queue is to be on the disk first, with who asks."""
         self._on_peer: Callable[[str], None] = lambda name: None
@@ -89,7 +95,11 @@ class Sending:
         self._broker.router.elsewhere(self)
         self._broker.tables.watch(SLOTS_TABLE, self._slot_row)
         self._broker.tables.watch("light", self._light_row)
-        for name in {self._slots.keeper, *self._slots.table.groups}:
+        rows = [(int(light), key) for key, light in self._broker.tables.rows(TABLE).items() if key.startswith(TO)]
+        for light, key in sorted(rows):
+            name, _, life = key[len(TO) :].rpartition("/")
+            self._queues.setdefault(name, {})[life] = light
+        for name in dict.fromkeys((self._slots.keeper, *self._slots.table.groups)):
             self._meet(name)
         self._broker.wheel.call_at(self._broker.wheel.now_ms() + _CHECK_MS, self._check)
 
@@ -112,11 +122,15 @@ class Sending:
 
     def _light_row(self, key: str, value: bytes | None) -> None:
         """A peer deletes the forward queue of an earlier start when it has read it to its end."""
-        if value is None:
-            rows = self._broker.tables.rows(TABLE).items()
-            gone: Rows = [(TABLE, name, None) for name, light in rows if name.startswith(TO) and light == key.encode()]
-            if gone:
-                self._broker.put_rows(gone)
+        if value is not None:
+            return
+        for name, queues in self._queues.items():
+            for life in [life for life, light in queues.items() if str(light) == key]:
+                del queues[life]
+                self._broker.put_rows([(TABLE, f"{TO}{name}/{life}", None)])
+                self.readers = {
+                    cursor: port for cursor, port in self.readers.items() if cursor in self._broker.cursors.by_id
+                }
 
     def _meet(self, name: str) -> None:
         """A group of this cluster: from now on it gets every record, until its routes are known."""
@@ -130,6 +144,7 @@ class Sending:
         cursor, cursor_rows = broker.cursors.create(f"~{light}", CURSOR_GROUP, 0)
         self._numbers += 1
         peer = self.peers[name] = Peer(name, self._numbers, light, cursor.id)
+        self._queues.setdefault(name, {})[self.life] = light
         broker.router.anew(1)
         rows += [("cursor", *row) for row in cursor_rows]
         broker.put_rows([*rows, (TABLE, f"{TO}{name}/{self.life}", str(light).encode())], together=True)
@@ -176,9 +191,8 @@ class Sending:
         self._ready.discard(name)
         self._drop_routes(peer)
         self._broker.router.anew(0 if peer.is_known else -1)
-        for key, value in list(self._broker.tables.rows(TABLE).items()):
-            if key.startswith(f"{TO}{name}/"):
-                self._broker.drop_light(int(value), [(TABLE, key, None)])
+        for life, light in self._queues.pop(name, {}).items():
+            self._broker.drop_light(light, [(TABLE, f"{TO}{name}/{life}", None)])
         self._on_forgotten(name)
 
     # What is known of their routes.
@@ -231,11 +245,14 @@ class Sending:
         for route_id in router.ids_from(begin, begin + OTHERS, f"@{peer.name}/"):
             router.remove(route_id)
 
-    def leased(self, name: str, until_ms: int) -> None:
-        """What is known of the peer's routes is all there is until then, on the boot clock."""
+    def leased(self, name: str, life: str, until_ms: int) -> None:
+        """What is known of the peer's routes, of its start `life`, is all there is until then, on the boot clock."""
         peer = self.peers.get(name)
         if peer is None or until_ms <= self._broker.clock.boot_ms():
             return
+        if life != peer.life:
+            self._lapse(peer)
+            peer.life = life
         was_known = peer.is_known
         peer.lease_ms = max(peer.lease_ms, until_ms)
         if peer.is_known and not was_known:
@@ -259,7 +276,7 @@ class Sending:
 
     def sent(self, lights: set[int]) -> tuple[set[int], bytes, bool]:
         """As `Elsewhere.sent`."""
-        wanted: dict[str, list[int] | None] = {}
+        wanted: dict[str, tuple[str, list[int]] | None] = {}
         mine = {light for light in lights if light < OTHERS}
         theirs: dict[int, list[int]] = {}
         for light in lights:
@@ -271,11 +288,20 @@ class Sending:
                 wanted[peer.name] = None
                 is_sure = False
             elif peer.number in theirs:
-                wanted[peer.name] = theirs[peer.number]
+                wanted[peer.name] = peer.life, theirs[peer.number]
             else:
                 continue
             mine.add(peer.light)
         return mine, mark_of(wanted) if wanted else b"", is_sure
+
+    def read_by(self, cursor: Cursor, port: int) -> None:
+        """A peer reads a forward queue over this port from now on: what it has not settled comes once more, in order."""
+        self.readers[cursor.id] = port
+        cursors = self._broker.cursors
+        offsets = sorted(cursor.window.inflight)
+        if offsets:
+            cursors.give_back(cursor, offsets)
+            cursors.fire(cursor)
 
     def is_full(self, lights: tuple[int, ...]) -> bool:
         """Whether a record with a mark is refused, because a group that it is for has left too many others unread."""
@@ -300,18 +326,25 @@ class Sending:
     def behind(self, peer: Peer) -> int:
         """Records that wait for it, those of earlier starts included."""
         found = 0
-        for light in self.queues_of(peer.name).values():
+        for light in self._queues[peer.name].values():
             cursor = self._broker.cursors.find(f"~{light}", CURSOR_GROUP)
             if cursor is not None:
                 found += max(self._broker.cursors.end(cursor) - cursor.window.floor, 0)
         return found
 
+    def end_for(self, name: str) -> tuple[str, int]:
+        """This start, and the offset behind all that is in the forward queue for that group now; 0 where there is none."""
+        peer = self.peers.get(name)
+        cursor = self._broker.cursors.find(f"~{peer.light}", CURSOR_GROUP) if peer is not None else None
+        return self.life, self._broker.cursors.end(cursor) if cursor is not None else 0
+
+    def lights(self) -> set[int]:
+        """All forward queues here."""
+        return {light for queues in self._queues.values() for light in queues.values()}
+
     def queues_of(self, name: str) -> dict[str, int]:
         """Forward queues of a peer by start, the oldest first."""
-        begin = f"{TO}{name}/"
-        rows = self._broker.tables.rows(TABLE)
-        found = {key[len(begin) :]: int(value) for key, value in rows.items() if key.startswith(begin)}
-        return dict(sorted(found.items(), key=lambda item: item[1]))
+        return dict(self._queues.get(name, {}))
 
     def show(self, name: str) -> dict[str, Any]:
         """For people: of a peer, the records that wait for it, and how long its routes are known (milliseconds, 0: they are not)."""

@@ -12,6 +12,8 @@ READ: Final = "read/"
 """`read/SOURCE/START`: below which offset a forward queue of another group was read."""
 SOURCE: Final = "source/"
 """`source/SOURCE`: a group that has a forward queue for this one (value: 1)."""
+START: Final = "start/"
+"""`start/START`: from which light queue on this start of this group made its own."""
 
 
 def door_queues(lights: Mapping[str, bytes], rows: Mapping[str, bytes]) -> set[str]:

@@ -118,6 +118,10 @@ class SlotTable:
             if number not in slots or slots[number].epoch < slot.epoch
         }
 
+    def is_later_than(self, other: SlotTable) -> bool:
+        """Whether this copy has a change that the other has not: that one is of an older disk."""
+        return self.head is not None and other.head is not None and other.head.version < self.head.version
+
     def gives(self, owners: Mapping[int, str], random_bits: RandomBits) -> Items:
         """Rows of the next version, in which these slots have these owners. The rows of a change are written in one piece, if `head` is as it was."""
         head = self.next_head()

@@ -41,6 +41,7 @@ class Slots:
         """This start, random; empty: nobody has begun to keep the table."""
         self.known = False
         """The metadata group has heard of this start."""
+        self._had_table = False
         self._on_stopped: Callable[[], None] = lambda: None
         self._stopped: dict[int, int] = {}
         """Epochs under which slots are answered no more."""
@@ -52,6 +53,12 @@ class Slots:
         """As Part.open. Raises ILLEGAL_ARGUMENT where other groups have parts of the queues."""
         self._refuse_shared_queues()
         self.table = SlotTable(self._tables.rows(SLOTS_TABLE))
+        self._had_table = self.table.head is not None
+
+    @property
+    def knows_groups(self) -> bool:
+        """Whether it knows for whom it takes records: with a new directory not before it has the table."""
+        return self.known or self._had_table or self.keeper in ("", self.name)
 
     def _refuse_shared_queues(self) -> None:
         """A queue lies in one group or in all (docs/decisions/0007): a cluster has not both."""

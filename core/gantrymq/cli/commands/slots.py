@@ -1,4 +1,4 @@
-"""`gantry cluster slots`, `rebalance` and `forget`: which broker group decides about which names, and how that changes."""
+"""`gantry cluster slots`, `forwards`, `rebalance` and `forget`: which broker group decides about which names, and how that changes."""
 
 from __future__ import annotations
 
@@ -115,6 +115,54 @@ async def do_slots(admin: Admin, as_lines: bool) -> None:
         return made
 
     show_rows(rows, as_lines, make, WITHOUT)
+
+
+@cluster_app.command()
+def forwards(json_: Json = False, nameserver: Nameserver = None) -> None:
+    """What waits at each broker for each other one: records that are published here, and wanted by queues there."""
+    options.run(do_forwards, nameserver, as_lines=json_)
+
+
+async def do_forwards(admin: Admin, as_lines: bool) -> None:
+    """A row per pair of groups."""
+    rows: list[dict[str, Any]] = []
+    for name, address in (await tools.masters(admin)).items():
+        try:
+            pairs: dict[str, Any] = (await tools.overview(admin, address)).get("forward", {})
+        except GantryError as error:
+            rows.append(
+                {
+                    "broker": name,
+                    "for": "",
+                    "behind": 0,
+                    "lease_ms": 0,
+                    "refused": 0,
+                    "full": False,
+                    "state": error.text,
+                }
+            )
+            continue
+        rows += [
+            {"broker": name, "for": peer, **shown, "state": _state(shown)} for peer, shown in sorted(pairs.items())
+        ]
+
+    def make() -> Any:
+        made = table("broker", "for", ">waiting", ">routes known for", ">refused", "state")
+        for row in rows:
+            state = "[green]ok[/green]" if row["state"] == "ok" else f"[red]{plain(row['state'])}[/red]"
+            lease = f"{row['lease_ms'] / 1000:.1f} s" if row["lease_ms"] else "-"
+            made.add_row(
+                plain(row["broker"]), plain(row["for"]), number(row["behind"]), lease, number(row["refused"]), state
+            )
+        return made
+
+    show_rows(rows, as_lines, make, WITHOUT)
+
+
+def _state(shown: dict[str, Any]) -> str:
+    if shown["full"]:
+        return "full: what it wants is refused here"
+    return "ok" if shown["lease_ms"] else "silent: it gets every record, and is to match it"
 
 
 @cluster_app.command()

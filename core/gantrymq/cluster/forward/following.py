@@ -146,11 +146,11 @@ class Following:
         yield partial(port.watch_table, NEWS_TABLE, news)
         while attempt == self._attempt:
             asked_ms, seen = self._broker.clock.boot_ms(), self._seen
-            _, version = yield partial(port.follow, self._own, sending.life, seen)
+            life, version = yield partial(port.follow, self._own, sending.life, seen)
             if attempt != self._attempt:
                 return
             self._complaint = ""
-            sending.leased(self._name, asked_ms + LEASE_MS)
+            sending.leased(self._name, life, asked_ms + LEASE_MS)
             self._seen = max(self._seen, version)
             if self._seen == seen:
                 yield pause(self._until_news)
@@ -222,6 +222,8 @@ class Following:
             yield pause(partial(self._later, BUSY_MS))
             if attempt != self._attempt:
                 return
+        if attempt != self._attempt:  # they come again over the next connection, and are settled there
+            return
         self._unflushed += len(found)
         receiving.when_flushed(partial(self._flushed, attempt, [(cursor, each.offset, Outcome.ACK) for each in found]))
 

@@ -7,6 +7,7 @@ slot before every group has. A new group gets half of the metadata group's slots
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,7 +29,7 @@ from gantrymq.broker.tables.slot_table import (
 )
 from gantrymq.cluster.slots.changes import TRIES, SlotPort, change, move
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.net.procedures.driver import Steps, run
+from gantrymq.net.procedures.driver import Steps, pause, run
 
 if TYPE_CHECKING:
     from gantrymq.broker.broker import Broker
@@ -49,15 +50,18 @@ def tell_gateways(broker: Broker) -> None:
 
 
 class SlotKeeper:
-    """See the module. `metadata`: the way to the metadata group; None: this group is it."""
+    """See the module. `metadata`: the way to the metadata group; None: this group is it. `share_after_ms`: a new group takes its slots so late."""
 
-    def __init__(self, broker: Broker, metadata: SlotPort | None, random_bits: RandomBits) -> None:
+    def __init__(
+        self, broker: Broker, metadata: SlotPort | None, random_bits: RandomBits, share_after_ms: int = 0
+    ) -> None:
         self._broker = broker
         self._slots = broker.slots
         self._wheel = broker.wheel
         self._local = LocalBrokerPort(broker)
         self._metadata = metadata
         self._random_bits = random_bits
+        self._share_after_ms = share_after_ms
         self._attempt = 0
         self._complaint = ""
         self._is_new = False
@@ -138,6 +142,9 @@ class SlotKeeper:
                     f"broker group {slots.keeper} keeps no table of slots; does it have broker.metadata_group={slots.keeper}?",
                 )
             self._refuse_forgotten(table)
+            unknown = {name: seen for name, seen in slots.table.groups.items() if name not in table.groups}
+            is_later = slots.table.is_later_than(table)
+            forgotten[:] = [] if is_later else [GROUP + name for name in unknown]
             seen = Seen(slots.life, table.head.life)
             self._met = table.head.life
             self._is_new = self._is_new or slots.name not in table.groups
@@ -149,24 +156,29 @@ class SlotKeeper:
             if newer and mine is not None and mine.version >= head.version:  # versions are not used twice
                 head = head._replace(version=mine.version + 1)
             rows = [slot_row(number, slot) for number, slot in sorted(newer.items())]
+            if is_later:  # its disk is an older one, and has not heard of them
+                rows += [group_row(name, known) for name, known in unknown.items() if name != slots.name]
             return [head_row(head), group_row(slots.name, seen), *rows]
 
+        forgotten: list[str] = []
         yield from change(metadata, decide)
         rows: dict[str, bytes] = yield partial(metadata.watch_table, SLOTS_TABLE, heard)
-        self._copy(list(rows.items()))
+        gone = [(key, None) for key in forgotten if key not in rows and key != GROUP + slots.name]
+        self._copy([*rows.items(), *gone])
         # Behind the copy: what this group knows is what it answers by.
         yield self._broker.when_stored
         slots.known = True
         if self._is_new and not slots.table.owned_by(slots.name):
+            if self._share_after_ms:
+                yield pause(self._when_found)
             yield from self._take_a_share(metadata)
         self._is_new = False
 
     def _refuse_forgotten(self, table: SlotTable) -> None:
         """A group that the metadata group knew once, and was told to forget."""
         slots = self._slots
-        mine, head = slots.table, table.head
-        is_older = mine.head is not None and head is not None and head.version < mine.head.version
-        if slots.name in mine.groups and slots.name not in table.groups and not is_older:
+        mine = slots.table
+        if slots.name in mine.groups and slots.name not in table.groups and not mine.is_later_than(table):
             slots.known = False
             raise GantryError(
                 ErrorCode.NOT_OWNER,
@@ -183,6 +195,9 @@ class SlotKeeper:
         for key, value in rows:
             self._slots.learn(key, value)
         self._broker.put(SLOTS_TABLE, rows, None, None)
+
+    def _when_found(self, go_on: Callable[[], None]) -> None:
+        self._wheel.call_at(self._wheel.now_ms() + self._share_after_ms, lambda now_ms: go_on())
 
     def _take_a_share(self, metadata: SlotPort) -> Steps:
         """A new group: half of what the metadata group has, where nothing is held of it. Where another new group was faster, half of the rest."""

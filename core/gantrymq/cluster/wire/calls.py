@@ -115,6 +115,8 @@ ARGUMENTS: Final[dict[int, Any]] = {
     GatewayCode.IS_FREE: tuple[str, Under | None],
     GatewayCode.DROP_LEASE: tuple[str, Natural],
     GatewayCode.FOLLOW: tuple[str, str, Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]],
+    GatewayCode.FORWARD_END: tuple[str],
+    GatewayCode.AWAIT_FORWARD: tuple[str, str, Natural],
     GatewayCode.STOP_SLOTS: tuple[Annotated[list[Under], Meta(max_length=SLOTS)], bool],
 }
 """Arguments of each call, in order."""

@@ -486,6 +486,9 @@ class RemoteBrokerPort:
     def details(self, cursors: Sequence[int], token: Any, on_done: Done) -> None:
         self._call(GatewayCode.DETAILS, [list(cursors[:DETAILS_MAX])], token, on_done, _details)
 
+    def catch_up(self, cursor: int, token: Any, on_done: Done) -> None:
+        on_done(token, None)
+
     def purge(self, cursor: int, token: Any, on_done: Done) -> None:
         self._call(GatewayCode.PURGE, [cursor], token, on_done)
 
@@ -583,6 +586,14 @@ class RemoteBrokerPort:
     def follow(self, name: str, life: str, seen: int, token: Any, on_done: Done) -> None:
         """Result: see `Receiving.heard`."""
         self._call(GatewayCode.FOLLOW, [name, life, seen], token, on_done, lambda row: (str(row[0]), int(row[1])))
+
+    def forward_end(self, peer: str, token: Any, on_done: Done) -> None:
+        """Result: see `Sending.end_for`."""
+        self._call(GatewayCode.FORWARD_END, [peer], token, on_done, lambda row: (str(row[0]), int(row[1])))
+
+    def await_forward(self, source: str, life: str, offset: int, token: Any, on_done: Done) -> None:
+        """Result: see `Receiving.await_progress`."""
+        self._call(GatewayCode.AWAIT_FORWARD, [source, life, offset], token, on_done)
 
     def drop_lease(self, name: str, epoch: int) -> None:
         lease = self._leases.get(name)

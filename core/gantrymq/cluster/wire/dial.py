@@ -41,7 +41,7 @@ HELLO_EVERY_S: Final = 1.0
 SILENCE_S: Final = 2.0
 """A broker that says nothing at all for so long after a hello is given up, where others stand in for it; the only one after `ANSWER_S`."""
 
-MEMBERS_EVERY_S: Final = 5.0
+MEMBERS_EVERY_S: Final = 1.0
 """How often the nameservers are asked for groups that came or left."""
 
 MEMBERS_SOON_S: Final = 0.3

@@ -244,6 +244,8 @@ class GatewaySession:
             GatewayCode.IS_FREE: lambda name, under, token, done: port.is_free(name, token, done, under=under),
             GatewayCode.STOP_SLOTS: port.stop_slots,
             GatewayCode.FOLLOW: port.follow,
+            GatewayCode.FORWARD_END: port.forward_end,
+            GatewayCode.AWAIT_FORWARD: port.await_forward,
         }
 
     def handle(self, command: Command) -> None:

@@ -332,3 +332,38 @@ def test_forwarded_records_outlive_a_restart_of_their_owner():
     assert [message.body for message in found] == numbered(0, 30)
     assert {message.property("colour") for message in found} == {"red"}
     assert {message.topic for message in found} == {"t"}
+
+
+def test_a_group_that_was_forgotten_while_another_was_away_is_forgotten_there_too():
+    site = ForwardSite("a", "b", "c")
+    files = site.kill("c")
+    site.kill("b")
+    site.wait(500)
+    site.forget("b")
+    site.start("c", files)
+    site.wait(1_500)
+    broker = site.nodes["c"].broker
+    assert list(broker.sending.peers) == ["a"]
+    assert not broker.sending.queues_of("b")
+    light, cursor = site.queue("c", "a")
+    assert light
+    site.publish("a", b"one")
+    site.wait(300)
+    assert site.bodies("c", cursor) == [b"one"]
+
+
+def test_a_metadata_group_with_an_older_disk_makes_nobody_forget():
+    site = ForwardSite("a", "b")
+    disk = site.disk("a")
+    site.start("c", MemoryFileSystem())
+    site.wait(1_500)
+    _, cursor = site.queue("c", "a")
+    site.cut("b", "c")
+    site.publish("b", *numbered(0, 5))
+    site.kill("a")
+    site.start("a", disk)
+    site.wait(1_500)
+    assert "c" in site.nodes["b"].broker.sending.peers
+    site.mend("b", "c")
+    site.wait(1_500)
+    assert site.bodies("c", cursor) == numbered(0, 5)

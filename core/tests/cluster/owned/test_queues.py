@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gantrymq.broker.forward.receiving import GRANTED_MS
 from gantrymq.broker.forward.sending import CURSOR_GROUP
 from gantrymq.broker.port import END, FIND, FOR_QUEUE, Route, Start, Terms, TopicInfo
 from gantrymq.broker.tables.forward_table import TABLE as FORWARD_TABLE
@@ -155,6 +156,7 @@ def every_change(owners: Owners) -> dict[str, Any]:
 def test_a_queue_whose_owner_is_absent_is_unavailable_and_others_go_on(how: str) -> None:
     owners = Owners()
     site, one = owners.site, owners.one
+    site.wait(GRANTED_MS + 100)
     if how == "dead":
         disk = site.kill("b")
     else:

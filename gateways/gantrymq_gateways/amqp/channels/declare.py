@@ -208,6 +208,7 @@ def queue_declare(
             found = yield from _server_named(channel, wanted, arguments)
     channel.last_queue = found.name
     if not nowait:
+        yield partial(door.gateway.port.catch_up, found.cursor)
         counts: list[CursorInfo | None] = yield partial(door.gateway.port.stats, [found.cursor])
         info = counts[0]
         ready, consumers = (info.ready, info.consumers) if info is not None else (0, 0)
@@ -311,6 +312,7 @@ def queue_purge(channel: Channel, _ticket: int, queue: str, nowait: bool) -> Ste
     found: Queue = yield from door.gateway.open_queue(channel.queue_name(queue), door)
     if found.is_stream:
         raise unsupported("queue.purge", found.name)
+    yield partial(door.gateway.port.catch_up, found.cursor)
     count: int = yield partial(door.gateway.port.purge, found.cursor)
     if not nowait:
         channel.reply("queue.purge-ok", count)
@@ -324,6 +326,7 @@ def queue_delete(channel: Channel, _ticket: int, queue: str, if_unused: bool, if
         if name not in gateway.definitions.queues:
             return 0
         found: Queue = yield from gateway.open_queue(name, channel.door)
+        yield partial(gateway.port.catch_up, found.cursor)
         counts: list[CursorInfo | None] = yield partial(gateway.port.stats, [found.cursor])
         if if_unused and counts[0] is not None and counts[0].consumers:
             raise AmqpError(PRECONDITION_FAILED, f"queue '{name}' in vhost '/' in use")
