@@ -713,11 +713,7 @@ class ClusterPort:
         self._cursors.details(cursors, token, on_done)
 
     def catch_up(self, cursor: int, token: Any, on_done: Done) -> None:
-        owner = self._cursors.owner_of(cursor)
-        if owner is None:
-            on_done(token, None)
-        else:
-            self._fence.pass_through(owner, token, on_done)
+        self._fence.pass_through(self._cursors.owner_of(cursor), token, on_done)
 
     def purge(self, cursor: int, token: Any, on_done: Done) -> None:
         self._cursors.purge(cursor, token, on_done)

@@ -24,8 +24,12 @@ class Fence:
         self._passed: dict[tuple[int, int], int] = {}
         """By source and owner: `Group.sent` of the source when the owner had caught up with it last."""
 
-    def pass_through(self, owner: Group, token: Any, on_done: Done) -> None:
-        """`on_done(token, None)`, after half a second at most; at once where nothing was published elsewhere since the last time."""
+    def pass_through(self, owner: Group | None, token: Any, on_done: Done) -> None:
+        """To a queue's owner, if it has one. `on_done(token, None)`, after half a second at most; at once where nothing was published elsewhere
+        since the last time."""
+        if owner is None:
+            on_done(token, None)
+            return
         sources = [
             group
             for group in self._cluster.ready_groups()
