@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import aiormq
+import aiormq.exceptions
 import pytest
 
 from interop_tests.running import Cluster, Gantry
 from interop_tests.test_cluster_slots import are_shared, client_of, comes_in, counts, refused_after_s
 from interop_tests.test_mqtt_paho import WAIT_S, Paho
-from interop_tests.waiting import until
+from interop_tests.waiting import moment, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -60,6 +61,17 @@ class Queues:
             await self.channel.queue_bind(declared.queue, "amq.topic", f"to.{declared.queue}")
             await self.channel.basic_consume(declared.queue, self.arrived, no_ack=True)
 
+    async def is_gone(self, name: str) -> None:
+        """Until another connection's queue is gone; so long it is locked."""
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                try:
+                    await (await self.connection.channel()).queue_declare(name, passive=True)
+                except aiormq.exceptions.ChannelNotFoundEntity:
+                    return
+                except aiormq.exceptions.ChannelLockedResource:
+                    await moment()
+
     async def pass_on(self, word: bytes) -> None:
         """A message to each by its name and one by its binding."""
         for name in self.names:
@@ -80,6 +92,11 @@ async def queues_go_on(gateways: list[Gantry], until_back: Any) -> None:
     await both[1].begin()
     for queues in both:
         await queues.pass_on(b"while it is away ")
+    gone = Queues(gateways[0])
+    await gone.begin()
+    await gone.connection.close()
+    for name in gone.names:
+        await both[0].is_gone(name)
     await asyncio.get_running_loop().run_in_executor(None, until_back)
     for queues in both:
         await queues.pass_on(b"when it is back ")

@@ -413,7 +413,8 @@ class Definitions:
             calls.append(self._writing(QUEUE_TABLE, [(queue.name, row)]))
         calls.append(partial(self._port.delete_light, queue.light))
         bindings = {row: self._bindings[row] for row in self._by_destination[True].of(queue.name)}
-        calls += self._removing(bindings)
+        if bindings:  # their routes went with the light queue
+            calls.append(self._writing(BINDING_TABLE, [(row, None) for row in bindings]))
         calls.append(self._writing(QUEUE_TABLE, [(queue.name, None)]))
         yield from self._in_order(*calls)
         yield from self._removed(bindings)

@@ -43,6 +43,22 @@ def test_queues_that_the_server_names_work() -> None:
     assert server.port.lights == used, "those that were passed over are deleted"
 
 
+def test_queues_are_deleted_where_nobody_knows_of_routes_that_went_with_them() -> None:
+    """A broker that is away might have them."""
+    server = Server()
+    peer = server.client()
+    name = server_named(peer)
+    peer.call("queue.bind", 0, name, "amq.topic", "k", False, [])
+    server.port.fail_next("remove_routes", ErrorCode.UNAVAILABLE)
+    peer.link.lose()
+    server.settle()
+    assert not server.gateway.definitions.queues
+    assert not server.gateway.definitions.bindings()
+    assert not server.port.routes
+    assert not server.port.tables[QUEUE_TABLE]
+    assert not server.port.leases
+
+
 def test_bindings_of_a_lasting_queue_wait_for_their_group() -> None:
     server = Server()
     peer = server.client()
