@@ -47,7 +47,7 @@ class RouteHistory:
         changed: dict[str, Route | None] = {}
         affected: set[int] = set()
         for change in reversed(self._changes):
-            if change.at_ms < at_ms:
+            if change.at_ms <= at_ms:
                 break
             changed[change.route_id] = change.before
             affected.add(change.light)

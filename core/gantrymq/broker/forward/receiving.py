@@ -149,7 +149,7 @@ class Receiving:
     def changing(self, route_id: str, before: Route | None, after: Route | None) -> None:
         """A durable route is about to change."""
         if self._sending.peers:
-            self.history.note(self._broker.clock.now_ms() + CLOCK_ERROR_MS, route_id, before, after)
+            self.history.note(self._broker.clock.now_ms() + CLOCK_ERROR_MS + 1, route_id, before, after)
 
     def when_known(self, on_done: Done, adds: bool) -> Done:
         """The answer of a change of routes, to be called when it is stored: `on_done` follows when the sources know. Of a route that goes groups that
@@ -169,7 +169,7 @@ class Receiving:
             self.version += 1
             self._broker.tables.tell(NEWS_TABLE, "version", str(self.version).encode())
             clock = self._broker.clock
-            not_before_ms = clock.now_ms() + 2 * CLOCK_ERROR_MS + 1
+            not_before_ms = clock.now_ms() + 2 * CLOCK_ERROR_MS + 1  # behind the change by any clock
             until_ms = clock.boot_ms() + UNHEARD_MS if adds else 0
             self._waiting.append(_Waiting(self.version, not_before_ms, until_ms, partial(on_done, token), result))
             self._answer()

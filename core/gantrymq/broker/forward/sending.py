@@ -230,12 +230,12 @@ class Sending:
             peer.is_foreign = True
 
     def learn_all(self, name: str, rows: Mapping[str, bytes]) -> None:
-        """All routes of a peer; what was known before is gone."""
+        """All routes of a peer; what was known before is gone. A lease goes on: what it is for is among them."""
         peer = self.peers.get(name)
         if peer is None:
             return
-        self._lapse(peer)
-        peer.is_foreign = False
+        if peer.is_foreign:
+            peer.lease_ms, peer.is_foreign = 0, False
         self._drop_routes(peer)
         for route_id, value in rows.items():
             self.learn(name, route_id, value)
@@ -245,14 +245,19 @@ class Sending:
         for route_id in router.ids_from(begin, begin + OTHERS, f"@{peer.name}/"):
             router.remove(route_id)
 
+    def begun(self, name: str, life: str) -> None:
+        """What a peer tells from now on it tells in this start: what was known of an earlier one is no more."""
+        peer = self.peers.get(name)
+        if peer is not None and life != peer.life:
+            self._lapse(peer)
+            peer.life = life
+
     def leased(self, name: str, life: str, until_ms: int) -> None:
         """What is known of the peer's routes, of its start `life`, is all there is until then, on the boot clock."""
         peer = self.peers.get(name)
         if peer is None or until_ms <= self._broker.clock.boot_ms():
             return
-        if life != peer.life:
-            self._lapse(peer)
-            peer.life = life
+        self.begun(name, life)
         was_known = peer.is_known
         peer.lease_ms = max(peer.lease_ms, until_ms)
         if peer.is_known and not was_known:

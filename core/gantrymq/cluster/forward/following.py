@@ -141,6 +141,10 @@ class Following:
 
         self._seen = 0
         yield partial(sending.when_ready, self._name)
+        life, _ = yield partial(port.follow, self._own, sending.life, 0)
+        if attempt != self._attempt:
+            return
+        sending.begun(self._name, life)
         rows: dict[str, bytes] = yield partial(port.watch_table, "route", heard)
         sending.learn_all(self._name, rows)
         yield partial(port.watch_table, NEWS_TABLE, news)

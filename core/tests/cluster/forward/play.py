@@ -240,7 +240,11 @@ class Play:
         """Queues that its disk has not are gone."""
         broker = self.site.nodes[name].broker
         begin = int(broker.tables.rows(TABLE)[START + broker.sending.life])
-        gone = [queue for queue in self.told.queues if queue.owner == name and queue.light >= begin]
+        gone = []
+        for queue in [queue for queue in self.told.queues if queue.owner == name]:
+            cursor = broker.cursors.find(f"~{queue.light}", "g")
+            if queue.light >= begin or cursor is None or cursor.id != queue.cursor:
+                gone.append(queue)
         for queue in gone:
             if queue.whole:
                 raise Violation(f"queue: {name}~{queue.light} is gone")
@@ -360,7 +364,8 @@ class Play:
             if set(sending.peers) != set(self.names) - {name}:
                 return f"{name} knows {sorted(sending.peers)}"
             for peer in sending.peers.values():
-                if not peer.is_known or peer.lease_ms <= broker.clock.boot_ms():
+                life = site.nodes[peer.name].broker.sending.life
+                if not peer.is_known or peer.lease_ms <= broker.clock.boot_ms() or peer.life != life:
                     return f"{name} does not know the routes of {peer.name}"
                 if sending.behind(peer):
                     return f"{sending.behind(peer)} records of {name} for {peer.name}"

@@ -17,7 +17,7 @@ from gantrymq.net.testing import ManualClock
 from gantrymq.store.log.forwarded import Forwarded
 from tests.cluster.forward.play import KINDS, Play, Result
 
-EVERYDAY = 6
+EVERYDAY = 4
 CHANCE = 200
 SEEDS_MAX = 100
 """A planted fault is found by then."""
@@ -139,12 +139,12 @@ def never_settled(monkeypatch: pytest.MonkeyPatch) -> None:
 PLANTED: dict[Callable[[pytest.MonkeyPatch], None], tuple[int, tuple[str, ...]]] = {
     present_routes: (0, ("isolate",)),
     progress_of_any_start: (0, ("kill",)),
-    settled_before_flush: (0, ("power", "slow_disk")),
-    leased_from_the_answer: (20, ("one_way",)),
-    leased_while_asleep: (9, ("suspend",)),
+    settled_before_flush: (1, ("power", "slow_disk")),
+    leased_from_the_answer: (39, ("one_way",)),
+    leased_while_asleep: (62, ("suspend",)),
     forwarded_twice: (0, ("kill",)),
     answered_at_once: (0, ("broken",)),
-    queues_of_another_disk: (1, ("empty",)),
+    queues_of_another_disk: (0, ("empty",)),
     read_over_two_connections: (1, ("broken",)),
     never_settled: (0, ("kill", "slow_disk")),
 }
