@@ -33,7 +33,7 @@ def held(seed: int, *kinds: str) -> Result:
     "seed", [*range(EVERYDAY), *[pytest.param(seed, marks=pytest.mark.slow) for seed in range(EVERYDAY, CHANCE)]]
 )
 def test_what_is_owed_is_delivered_and_nothing_else(seed: int) -> None:
-    assert held(seed).publishes > 100
+    assert held(seed).publishes > 50
 
 
 def test_the_same_seed_is_the_same_play() -> None:
