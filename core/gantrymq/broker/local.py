@@ -17,7 +17,9 @@ from gantrymq.broker.consuming.scans import Scans
 from gantrymq.broker.forward.sending import CURSOR_GROUP
 from gantrymq.broker.matches import Tap
 from gantrymq.broker.port import (
+    AGAIN,
     DETAILS_MAX,
+    END,
     CursorDetails,
     CursorInfo,
     Delivery,
@@ -259,13 +261,13 @@ class LocalBrokerPort:
                 raise GantryError(ErrorCode.QUEUE_NOT_FOUND, f"light queue {light} does not exist (any more)")
             if start.kind == "time":
                 raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, "a light queue has no start by time")
-            return store.light_visible_end(light) if start.kind == "end" else 0
+            return store.light_visible_end(light) if start.kind in (END.kind, AGAIN.kind) else 0
         found = self._broker.topics.get(topic)
         if found is None or found.system:
             raise GantryError(ErrorCode.TOPIC_NOT_FOUND, f"topic {topic} does not exist")
         if queue_id >= max(found.config.read_queues, found.config.write_queues):
             raise GantryError(ErrorCode.QUEUE_NOT_FOUND, f"topic {topic} has no queue {queue_id}")
-        if start.kind == "end":
+        if start.kind in (END.kind, AGAIN.kind):
             return store.visible_end(topic, queue_id)
         first = self._broker.min_offset(topic, queue_id)
         return (

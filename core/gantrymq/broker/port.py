@@ -67,7 +67,8 @@ ONE_PIECE: Final = ((0, 0, Outcome.ACK),)
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a new cursor begins: `kind` is `end`, `earliest` or `time` (then `at_ms`, milliseconds since the epoch); `find`: none is made."""
+    """Where a new cursor begins: `kind` is `end`, `earliest` or `time` (then `at_ms`, milliseconds since the epoch); `find`: none is made; `again`: it
+    should be there, else as `end`, and where the queue's broker group is away it is opened when that is back, and has nothing until then."""
 
     kind: str = "end"
     at_ms: int = 0
@@ -79,6 +80,7 @@ SHARED_GROUP: Final = "mqtt-share"
 END = Start("end")
 EARLIEST = Start("earliest")
 FIND = Start("find")
+AGAIN = Start("again")
 
 
 class Delivery:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from gantrymq.broker.port import DETAILS_MAX, CursorDetails, CursorInfo, Done, Outcome, Start, Terms
+from gantrymq.broker.port import AGAIN, DETAILS_MAX, CursorDetails, CursorInfo, Done, Outcome, Start, Terms
 from gantrymq.cluster import join as cluster_join
 from gantrymq.cluster.everywhere import Everywhere
 from gantrymq.cluster.group import ClusterCursor, Group, Part
@@ -59,8 +59,20 @@ class ClusterCursors:
 
     def joined(self, group: Group) -> None:
         """A group is in use, or answers, (again): there may be something in its parts."""
+        absent = []
         for cursor in self.by_handle.values():
             if group.index in cursor.parts:
+                self.wake(cursor)
+            elif not cursor.parts and self._cluster.owned.may_have(group, cursor.queue):
+                absent.append(cursor)
+        if absent:
+            run(self._open_absent(absent, group), lambda result: None)
+
+    def _open_absent(self, absent: Sequence[ClusterCursor], group: Group) -> Steps:
+        """A group that hung answers: what was asked for meanwhile."""
+        for cursor in absent:
+            if not cursor.deleted and group.index not in cursor.parts:
+                yield from self._open_at(cursor, group, {})
                 self.wake(cursor)
 
     def drop_light(self, light: int) -> None:
@@ -69,11 +81,14 @@ class ClusterCursors:
             self._drop(cursor)
 
     def open(self, queue: str, group: str, start: Start, token: Any, on_done: Done) -> None:
+        owner, absent = None, None
         try:
             owner = self._cluster.owned.owner_of(queue)
         except GantryError as error:
-            on_done(token, error)
-            return
+            if error.code is not ErrorCode.UNAVAILABLE or start.kind != AGAIN.kind:
+                on_done(token, error)
+                return
+            absent = error
         cursor = self._by_name.get((queue, group))
         if cursor is None:
             if len(self.by_handle) >= CURSORS_MAX:
@@ -85,7 +100,9 @@ class ClusterCursors:
 
         found: dict[int, CursorInfo] = {}
         opened = partial(self._opened, cursor, found, token, on_done)
-        if owner is not None:
+        if absent is not None:
+            opened(absent)
+        elif owner is not None:
             run(self._open_at(cursor, owner, found), opened)
         else:
             Everywhere(self._cluster, lambda group: self._open_at(cursor, group, found), opened)
@@ -93,7 +110,8 @@ class ClusterCursors:
     def _opened(
         self, cursor: ClusterCursor, found: dict[int, CursorInfo], token: Any, on_done: Done, error: Any
     ) -> None:
-        if error is not None:
+        is_later = cursor.start.kind == AGAIN.kind and isinstance(error, GantryError)
+        if error is not None and not (is_later and error.code is ErrorCode.UNAVAILABLE and self._cluster.up):
             on_done(token, error)
             return
         if not found and cursor.start.kind == "find":

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final, Protocol
 
-from gantrymq.broker.port import END, FIND, BrokerPort, CursorInfo, lease_name, row_name
+from gantrymq.broker.port import AGAIN, END, FIND, BrokerPort, CursorInfo, lease_name, row_name
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.procedures.driver import Call, Steps, call, pause, run
 from gantrymq.net.procedures.order import Serial, Work
@@ -313,10 +313,11 @@ class Lifecycle:
         return False
 
     def _open_again(self, client_id: str, text: str, kept: StoredFilter) -> Generator[Call, Any, CursorInfo]:
-        """The session's place in a filter's queue; in a new queue if the old one was removed behind its back."""
+        """The session's place in a filter's queue; in a new queue if the old one was removed behind its back. What a broker group has that is away
+        comes when it is back."""
         group = GROUP_PREFIX + client_id
         try:
-            info: CursorInfo = yield call(self.port.open_cursor, f"~{kept.light}", group, END)
+            info: CursorInfo = yield call(self.port.open_cursor, f"~{kept.light}", group, AGAIN)
         except GantryError as error:
             if error.code is not ErrorCode.QUEUE_NOT_FOUND:
                 raise
