@@ -168,6 +168,37 @@ def test_mqtt_sessions_get_what_amqp_and_mqtt_publish(cluster: Cluster) -> None:
     connection.close()
 
 
+def test_kept_sessions_come_in_while_a_broker_with_some_of_their_filters_is_away(cluster: Cluster) -> None:
+    until(lambda: are_followed(cluster))
+    gateway = cluster.at("gateway0")
+    filters = [(f"area{number}/#", 1) for number in range(QUEUES)]
+    names = [f"device{number}" for number in range(QUEUES)]
+    for name in names:
+        client = Paho(gateway, name, False).start()
+        client.subscribe(*filters)
+        client.stop()
+    third = cluster.process("broker2")
+    third.kill()
+    publisher = Paho(gateway, "publisher").start()
+    for number in range(QUEUES):
+        publisher.publish(f"area{number}/x", b"%d" % number)
+    publisher.stop()
+    came = []
+    for name in names:
+        client = Paho(gateway, name, False)
+        try:
+            came.append(client.start())
+        except AssertionError:
+            continue  # the broker that is away decides about its name
+    assert 0 < len(came) < len(names)
+    assert all(client.present for client in came)
+    third.start()
+    for client in came:
+        payloads = {int(payload) for _, payload in client.receive(QUEUES)}
+        assert payloads == set(range(QUEUES))
+        client.stop()
+
+
 class Load(threading.Thread):
     """Publishes with confirms, in order, until it is told to end; what was not confirmed is published again."""
 

@@ -8,7 +8,7 @@ import pytest
 
 from gantrymq.broker.forward.receiving import GRANTED_MS
 from gantrymq.broker.forward.sending import CURSOR_GROUP
-from gantrymq.broker.port import END, FIND, FOR_QUEUE, Route, Start, Terms, TopicInfo
+from gantrymq.broker.port import AGAIN, END, FIND, FOR_QUEUE, Route, Start, Terms, TopicInfo
 from gantrymq.broker.tables.forward_table import TABLE as FORWARD_TABLE
 from gantrymq.broker.tables.forward_table import door_queues
 from gantrymq.broker.tables.group_tables import DRAINING, GONE_TABLE, LIGHT_BITS, LIGHTS_TABLE, STATE_TABLE, TAG
@@ -353,3 +353,32 @@ def test_an_owner_that_waits_for_others_does_not_hang() -> None:
     assert owners.call(owners.one, "add_route", Route("r2", "prefix", None, "x", owners.light)) is None
     assert owners.site.wheel.now_ms() - began_ms > 2 * SILENCE_MS
     assert not any(group.hangs for group in owners.one.groups)
+
+
+@pytest.mark.parametrize("how", ["dead", "hangs"])
+def test_a_cursor_that_should_be_there_is_opened_when_its_owner_is_back(how: str) -> None:
+    owners = Owners()
+    site, one = owners.site, owners.one
+    if how == "dead":
+        disk = site.kill("b")
+    else:
+        site.line(one, "b").hang()
+    box: list[Any] = []
+    one.open_cursor(owners.queue, "another", AGAIN, None, lambda _, result: box.append(result))
+    site.wait(SILENCE_MS + 200)
+    (info,) = box
+    assert (info.ready, info.unacked) == (0, 0)
+    woken: list[int] = []
+    one.watch(info.cursor, woken.append)
+    assert owners.call(one, "acquire", info.cursor, 1, 10, 1 << 20) == []
+    if how == "dead":
+        site.start("b", disk)
+    else:
+        site.line(one, "b").thaw()
+    site.wait(1_500)
+    results = owners.call(one, "submit", [message("t0", b"x")])
+    assert isinstance(results[0], int)
+    site.wait(500)
+    assert woken
+    (delivery,) = owners.call(one, "acquire", info.cursor, 1, 10, 1 << 20)
+    assert delivery.message.body == b"x"
