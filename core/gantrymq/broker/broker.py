@@ -382,7 +382,7 @@ class Broker:
         check_item("route", route.route_id, None)
         if route.topic is not None and names.is_own_system_topic(route.topic):
             raise GantryError(ErrorCode.NO_PERMISSION, f"topic {route.topic} belongs to the broker itself")
-        self.receiving.changing(route.route_id, self.router.durable(route.route_id), route)
+        self.receiving.changing(route.route_id, True)
         stored = self.router.add_unstored(route, self.receiving.when_known(on_done, True))
         self.put("route", [(route.route_id, route_to_bytes(route))], token, stored)
 
@@ -390,9 +390,8 @@ class Broker:
         """As RoutePort.remove_routes."""
         known: list[str] = []
         for route_id in route_ids:
-            before = self.router.durable(route_id)
+            self.receiving.changing(route_id, False)
             if self.router.remove(route_id):
-                self.receiving.changing(route_id, before, None)
                 known.append(route_id)
         rows: Rows = [("route", route_id, None) for route_id in known]
         if on_done is None:

@@ -24,7 +24,7 @@ from gantrymq.store.log.forwarded import Forwarded
 if TYPE_CHECKING:
     from gantrymq.broker.forward.sending import Sending
     from gantrymq.broker.parts import Context
-    from gantrymq.broker.port import Delivery, Done, Route
+    from gantrymq.broker.port import Delivery, Done
     from gantrymq.broker.tables.slots import Slots
     from gantrymq.broker.tables.tables import Rows
 
@@ -146,10 +146,12 @@ class Receiving:
         """What was removed before, in an earlier start as well, is known nowhere any more."""
         return not self._waiting and self._broker.clock.boot_ms() >= self._started_ms
 
-    def changing(self, route_id: str, before: Route | None, after: Route | None) -> None:
-        """A durable route is about to change."""
+    def changing(self, route_id: str, adds: bool) -> None:
+        """A durable route is about to be added or to change; or to be removed, if it is there."""
         if self._sending.peers:
-            self.history.note(self._broker.clock.now_ms() + CLOCK_ERROR_MS + 1, route_id, before, after)
+            before = self._broker.router.durable(route_id)
+            if adds or before is not None:
+                self.history.note(self._broker.clock.now_ms() + CLOCK_ERROR_MS + 1, route_id, before)
 
     def when_known(self, on_done: Done, adds: bool) -> Done:
         """The answer of a change of routes, to be called when it is stored: `on_done` follows when the sources know. Of a route that goes groups that

@@ -146,7 +146,7 @@ class Router:
         line = self._unstored.get(route_id)
         if line is not None:
             return line[-1]
-        if route_id not in self._by_id and not self._plain.number(route_id):
+        if not self.number_of(route_id):
             return None
         row = self._stored(route_id)
         return route_from_bytes(route_id, row) if row is not None else None
@@ -231,20 +231,29 @@ class Router:
         plain = [f"{kind}/{light}" for kind, light in self._plain.between(begin, end)]
         return plain + [route_id for route_id in self._by_id if route_id.startswith(prefix)]
 
-    def own_lights(self, message: Message) -> set[int]:
-        """This group's light queues that a message matches; nothing is remembered."""
+    @property
+    def following(self) -> int:
+        """Number of the route that is installed next; they rise."""
+        return self._next
+
+    def number_of(self, route_id: str) -> int:
+        """Of a durable route that is there; 0: it is not."""
+        return self._by_id.get(route_id) or self._plain.number(route_id)
+
+    def new_set(self, kind: str) -> RouteSet:
+        """For routes of a kind that is installed, apart from those that are in force."""
+        made: RouteSet = type(self._sets[kind])()
+        return made
+
+    def own_lights(self, message: Message, below: int | None = None) -> set[int]:
+        """This group's light queues that a message matches, by the routes below that number; nothing is remembered."""
         found: set[int] = set()
         for kind in self._used:
             for number in self._sets[kind].match(message):
-                target = self._targets.get(number)
-                found.add(self._plain.light(number) if target is None else target.light)
+                if below is None or number < below:
+                    target = self._targets.get(number)
+                    found.add(self._plain.light(number) if target is None else target.light)
         return {light for light in found if 0 < light < OTHERS}
-
-    def matches(self, route: Route, message: Message) -> bool:
-        """Whether one route, which may be in force or not, leads a message on."""
-        alone: RouteSet = type(self._sets[route.kind])()
-        alone.add(1, route.topic, route.expression)
-        return bool(list(alone.match(message)))
 
     def route(self, topic: Topic, message: Message) -> RouteMatch:
         """Match a message of a topic whose cache has no answer."""
