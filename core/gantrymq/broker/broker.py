@@ -523,7 +523,7 @@ class Broker:
                         code = ErrorCode.NO_ROUTE
                     elif self.queues.rejecting or self.queues.unique:
                         hit, code = self.queues.admitted(sent, index, hit)
-                    code = self.mark(message, hit) if hit.mark and code is None else code
+                    code = self.mark(message, hit, sent.sender) if hit.mark and code is None else code
                 if code is not None:
                     sent.refuse(index, code)
                     continue
@@ -561,10 +561,11 @@ class Broker:
             return ErrorCode.BUSY
         return ErrorCode.STORE_FULL if self.full else None
 
-    def mark(self, message: Message, match: RouteMatch) -> ErrorCode | None:
-        """Write into a message who wants it elsewhere; QUEUE_FULL where so much waits for one of them already."""
-        if self.sending.is_full(match.lights):
-            return ErrorCode.QUEUE_FULL
+    def mark(self, message: Message, match: RouteMatch, sender: object) -> ErrorCode | None:
+        """Write into a message who wants it elsewhere; QUEUE_FULL where so much waits for one of them already. What is the broker's own to send, as it
+        was taken before (delayed, a dead letter), goes on waiting then: BUSY. A message that was decided on enters: its decision is in this batch."""
+        if message.kind != DECIDED and self.sending.is_full(match.lights):
+            return ErrorCode.BUSY if sender is None else ErrorCode.QUEUE_FULL
         message.properties = marked(message.properties, match.mark, SENDER_PROPERTIES_MAX)
         return None
 

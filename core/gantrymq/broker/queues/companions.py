@@ -235,7 +235,7 @@ class Whole:
     def _mark(self, sent: Sent, targets: list[RouteMatch]) -> None:
         """Who wants them elsewhere."""
         for index, (message, match) in enumerate(zip(sent.batch, targets, strict=True)):
-            if match.mark and (code := self._broker.mark(message, match)) is not None:
+            if match.mark and (code := self._broker.mark(message, match, sent.sender)) is not None:
                 sent.refuse(index, code)
 
     def _bar(self, sent: Sent, barred: Mapping[int, frozenset[int]], targets: list[RouteMatch]) -> None:
