@@ -35,7 +35,8 @@ class BrokerConfig:
     name at home, and a queue has a part in each group."""
     forward_records_max: int = setting(1_000_000, least=1_000)
     """Records that wait for one other broker group, where there is a metadata group: more that it wants are refused until it takes some, or is
-    forgotten (`gantry cluster forget`). Publishers of others go on."""
+    forgotten (`gantry cluster forget`). Publishers of others go on, while its routes are known: of a group that is away they are not after 3 s, and every
+    record waits for it."""
     id: int = setting(0, least=0, most=0)
     """0 is the master; slaves come with replication."""
     advertised_host: str = ""

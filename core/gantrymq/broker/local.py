@@ -216,6 +216,9 @@ class LocalBrokerPort:
         self._broker.create_light(token, on_done)
 
     def delete_light(self, light: int, token: Any, on_done: Done) -> None:
+        if self._broker.sending.is_open(light):
+            on_done(token, GantryError(ErrorCode.NO_PERMISSION, f"queue ~{light} belongs to the broker itself"))
+            return
         self._broker.delete_light(light, token, on_done)
 
     def open_cursor(self, queue: str, group: str, start: Start, token: Any, on_done: Done) -> None:

@@ -95,6 +95,7 @@ class Receiving:
         self._due_ms = 0
         """When it is looked at what waits, by the wheel; 0: nothing does."""
         self._awaiting: list[_Awaited] = []
+        self._tells_late = False
         self.dropped = 0
         """Records that no queue here wants any more, or that fit no record here."""
         self.taken = 0
@@ -253,7 +254,16 @@ class Receiving:
         else:
             until_ms = self._broker.wheel.now_ms() + AWAIT_MS
             self._awaiting.append(_Awaited(source, life, offset, until_ms, on_done))
-            self._broker.wheel.call_at(until_ms, self._tell_awaiting)
+            if not self._tells_late:
+                self._tells_late = True
+                self._broker.wheel.call_at(until_ms, self._tell_late)
+
+    def _tell_late(self, now_ms: int) -> None:
+        """One timer for all, who wait equally long: a look at each by a timer of each would hold up the loop."""
+        self._tell_awaiting(now_ms)
+        self._tells_late = bool(self._awaiting)
+        if self._awaiting:
+            self._broker.wheel.call_at(min([each.until_ms for each in self._awaiting]), self._tell_late)
 
     def _tell_awaiting(self, now_ms: int) -> None:
         waiting, self._awaiting = self._awaiting, []

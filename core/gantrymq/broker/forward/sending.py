@@ -347,6 +347,10 @@ class Sending:
         """All forward queues here."""
         return {light for queues in self._queues.values() for light in queues.values()}
 
+    def is_open(self, light: int) -> bool:
+        """Whether it is the forward queue of a peer that records enter now."""
+        return any(peer.light == light for peer in self.peers.values())
+
     def queues_of(self, name: str) -> dict[str, int]:
         """Forward queues of a peer by start, the oldest first."""
         return dict(self._queues.get(name, {}))

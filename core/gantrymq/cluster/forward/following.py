@@ -222,7 +222,9 @@ class Following:
             receiving.take(self._name, life, found, found[-1].offset + 1, partial(_answer, token, on_done))
 
         while (error := (yield take)) is not None:
-            log.warning("records of broker group %s wait: %s", self._name, error)
+            if error != self._complaint:
+                log.warning("records of broker group %s wait: %s", self._name, error)
+            self._complaint = error
             yield pause(partial(self._later, BUSY_MS))
             if attempt != self._attempt:
                 return

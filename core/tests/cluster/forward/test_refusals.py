@@ -1,19 +1,24 @@
-"""What a broker has taken already, while a forward queue is full; and records that a queue of another group refuses."""
+"""What a broker has taken already, while a forward queue is full; records that a queue of another group refuses; waiting in vain."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from gantrymq.broker.config import BrokerConfig
+from gantrymq.broker.forward.receiving import AWAIT_MS
 from gantrymq.broker.forward.sending import LEASE_MS
 from gantrymq.broker.port import EARLIEST, Route
+from gantrymq.model.errors import ErrorCode
 from gantrymq.model.message import DELAYED, Message
 from gantrymq.model.queue_policy import Policy
+from gantrymq.net.testing import ManualWheel
 from gantrymq.store.testing import MemoryFileSystem
 from tests.broker.node import Node, decide
 from tests.broker.queues.test_engine import DeadRoutes
 from tests.broker.transactions.test_transactions import half
-from tests.cluster.forward.forward_site import ForwardSite
+from tests.cluster.forward.forward_site import ForwardSite, code_of
 from tests.cluster.slots.slot_site import KEEPER
 
 MOST = 20
@@ -105,3 +110,38 @@ def test_a_record_that_a_full_queue_of_another_group_refuses_is_a_dead_letter_as
     site.wait(200)
     assert site.bodies("b", cursor) == [b"one"]
     assert site.bodies("b", dead) == [b"two"]
+
+
+def test_nobody_deletes_a_forward_queue_that_records_enter():
+    site = ForwardSite("a", "b")
+    _, cursor = site.queue("b", "a")
+    assert code_of(site.ask("a", "delete_light", site.peer("a", "b").light)) is ErrorCode.NO_PERMISSION
+    site.publish("a", b"one")
+    site.wait(200)
+    assert site.bodies("b", cursor) == [b"one"]
+
+
+def test_reads_that_wait_in_vain_share_a_timer_and_are_answered_in_time(monkeypatch: pytest.MonkeyPatch):
+    site = ForwardSite("a", "b")
+    node, timers = site.nodes["b"], []
+    call_at = ManualWheel.call_at
+
+    def counted(wheel: ManualWheel, at_ms: int, call: Any) -> Any:
+        timers.extend([at_ms] if call == node.broker.receiving._tell_late else [])
+        return call_at(wheel, at_ms, call)
+
+    monkeypatch.setattr(ManualWheel, "call_at", counted)
+    answers: list[bool] = []
+    for _ in range(5):
+        for _ in range(20):
+            node.broker.receiving.await_progress("a", "life", 1, answers.append)
+        node.wheel.advance(50)
+    assert len(timers) == 1
+    node.wheel.advance(AWAIT_MS - 250)
+    assert answers == [False] * 20
+    node.wheel.advance(250)
+    assert answers == [False] * 100
+    assert len(timers) <= 6
+    node.broker.receiving.await_progress("a", "life", 1, answers.append)
+    node.wheel.advance(AWAIT_MS)
+    assert answers[100:] == [False]
