@@ -107,7 +107,8 @@ class Subscription:
     """The queue that its route leads to; 0: it has no filter, or none yet."""
     past: Past = Past.NONE
     seen: dict[str, int] = field(default_factory=dict)
-    """How far each queue of its topic was read before its own queue took over: store host (hexadecimal) `/` queue id to the last log position there."""
+    """How far each queue of its topic was read before its own queue took over: store host (hexadecimal) `/` queue id `/offset` to the last offset there; without
+    `/offset` to the last log position, as rows of an earlier version have it. A record that another broker group forwarded has a position in the log of its queue."""
     paused: str = ""
     """Why nothing is delivered for now: its owner may not have it. Not stored: rights say so."""
 

@@ -71,6 +71,38 @@ def test_from_the_past_everything_comes_once_and_in_order(rig):
     assert rig.answer_all() == ["61"]
 
 
+def test_what_another_broker_group_forwarded_has_positions_of_another_log():
+    """The past was read at the group that stored the topic, and the subscription's own queue lies where the log is shorter."""
+    rig = Rig()
+    for number in range(10):
+        post(rig, number, key="k")
+    rig.subscribe(filters=WANTED, config={"from": "earliest"})
+    assert rig.answer_all() == [str(number) for number in range(10)]
+    rig.port.end = 1
+    post(rig, 10, key="k")
+    assert rig.answer_all() == ["10"]
+
+
+def test_rows_of_a_version_that_noted_positions_hold_on():
+    rig = Rig()
+    post(rig, 0)
+    name = rig.subscribe(filters=WANTED, config={"from": "earliest"})
+    assert rig.answer_all() == ["0"]
+    stored = row(rig, name)
+    port = rig.port.crash(mode="immediate")
+    ((queue, _),) = stored["seen"].items()
+    later = max(port.by_offset) + 1
+    stored["seen"] = {f"{queue.split('/')[0]}/{number}": later for number in range(4)}
+    port.put(SUBSCRIPTION_TABLE, [(name, json.dumps(stored).encode())], None, lambda token, result: None)
+    port.run()
+    again = Rig(port, seed=1)
+    port.end = later
+    post(again, 1)
+    post(again, 2)
+    again.advance(module.LEASE_RETRY_MS + module.REOPEN_MS)
+    assert again.answer_all() == ["2"]
+
+
 def test_from_a_time(rig):
     post(rig, 1)
     rig.port.now_ms += 10_000

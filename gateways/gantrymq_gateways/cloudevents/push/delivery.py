@@ -40,6 +40,8 @@ OWN: Final = -1
 """Instead of a queue id of the topic: the subscription's own queue."""
 OVERLOADED: Final = frozenset({429, 503})
 """Statuses of a sink that has too much to do."""
+OFFSET: Final = "/offset"
+"""See `Subscription.seen`."""
 ATTRIBUTES_MAX: Final = 256
 """Events whose attributes are remembered, of bodies below 4 KiB: subscriptions of one topic look at the same ones, one after the other."""
 REMEMBERED_BYTES_MAX: Final = 4096
@@ -216,7 +218,7 @@ class _Lane:
 
 
 def _queue_of(message: Message) -> str:
-    """The broker that stored it, and its queue there: positions of one such queue ascend."""
+    """The broker that stored it first, and its queue there: offsets in one such queue ascend."""
     return f"{message.store_host.hex()}/{message.queue_id}"
 
 
@@ -394,12 +396,19 @@ class Push:
     def _is_wanted(self, place: _Place, message: Message) -> bool:
         subscription = self.subscription
         if place.queue == OWN:
-            if self.seen and message.physical_offset & POSITION_MASK <= self.seen.get(_queue_of(message), -1):
+            if self.seen and self._was_seen(message):
                 return False  # It was delivered from there.
             return not subscription.is_late or self._matches(message)
         if self._on_end is not None:
-            self.seen[_queue_of(message)] = message.physical_offset & POSITION_MASK
+            self.seen[_queue_of(message) + OFFSET] = message.queue_offset
         return subscription.matches_all or self._matches(message)
+
+    def _was_seen(self, message: Message) -> bool:
+        queue = _queue_of(message)
+        offset = self.seen.get(queue + OFFSET)
+        if offset is not None:
+            return message.queue_offset <= offset
+        return message.physical_offset & POSITION_MASK <= self.seen.get(queue, -1)
 
     def _matches(self, message: Message) -> bool:
         try:
