@@ -12,9 +12,12 @@ from typing import Final
 
 from gantrymq.model.message import FORWARDED, Message
 from gantrymq.model.names import FORWARDED_TOPIC
+from gantrymq.model.properties import index_keys
 from gantrymq.store.log import record
 
 _MAGIC: Final = b"GFW1"
+_KEY: Final = b"KEY"
+"""In the names of both properties that have keys."""
 _HEAD: Final = Struct(">4siqqqiHB")
 
 
@@ -30,7 +33,8 @@ class Forwarded(Message):
             len(topic), len(host),
         )  # fmt: skip
         body = b"".join((head, topic, host, found.body))
-        super().__init__(FORWARDED_TOPIC, body, properties, found.tag, (), 0, found.born_ms)
+        keys = index_keys(properties) if _KEY in properties else ()  # in the index, as a recovery would put them there
+        super().__init__(FORWARDED_TOPIC, body, properties, found.tag, keys, 0, found.born_ms)
         self.kind = FORWARDED
         self.born_host, self.flag, self.sys_flag = found.born_host, found.flag, found.sys_flag
         self.reconsume_times, self.exchange = found.reconsume_times, found.exchange

@@ -65,6 +65,22 @@ def test_the_record_keeps_where_and_when_it_was_stored_first():
     assert (found.born_ms, found.store_ms, found.store_host) == (origin.born_ms, origin.store_ms, origin.store_host)
 
 
+def test_the_index_has_its_keys_as_a_recovery_would_put_them_there():
+    site = ForwardSite("a", "b")
+    site.queue("b", "a")
+    message = Message("t", b"one", b"TAGS\x01a\x02KEYS\x01k1 k2\x02UNIQ_KEY\x01u1\x02", "a", ("u1", "k1", "k2"))
+    site.ask("a", "submit", [message])
+    site.wait(200)
+
+    def found() -> list[int]:
+        store = site.nodes["b"].store
+        return [len(store.query(topic, key, 9, 0, 1 << 60)) for topic in (FORWARDED_TOPIC, "t") for key in ("u1", "k2")]
+
+    before = found()
+    site.start("b", site.kill("b"))
+    assert before == found() == [1, 1, 0, 0]
+
+
 def test_order_holds_and_nothing_is_forwarded_twice():
     site = ForwardSite("a", "b", "c")
     _, cursor = site.queue("b", "a")
