@@ -42,6 +42,9 @@ class Queues(Protocol):
     def maximum(self, queue: Any, unit: Unit) -> int | None:
         """Offset that the queue is known to have come to when it had the unit; None: nobody knows."""
 
+    def has(self, queue: Any, offset: int, unit: Unit) -> bool:
+        """The unit is there already: it was written before the process ended."""
+
     def believe(self, queue: Any, offset: int, unit: Unit) -> None:
         """Enter the record at its offset; what is in between is lost."""
 
@@ -108,8 +111,10 @@ class Doubts:
         passed = queues.next_offset(queue) > at
         for offset, unit in claims:
             most, following = queues.maximum(queue, unit), queues.next_offset(queue)
-            if passed:
+            if passed and not queues.has(queue, offset, unit):
                 queues.refuse(queue, -1, unit, f"it says offset {offset}, and {at} came behind it")
+            elif passed:
+                continue
             elif most is not None and not following <= offset < most:
                 place = following if following == most - 1 else -1
                 queues.refuse(queue, place, unit, f"it says offset {offset}, the queue went from {following} to {most}")
@@ -130,6 +135,9 @@ class TopicQueues:
 
     def maximum(self, queue: ConsumeQueue, unit: Unit) -> int | None:
         return self._ends.maximum(queue.topic, queue.queue_id) if unit[0] < self._ends.position else None
+
+    def has(self, queue: ConsumeQueue, offset: int, unit: Unit) -> bool:
+        return False
 
     def believe(self, queue: ConsumeQueue, offset: int, unit: Unit) -> None:
         first = queue.next_offset
@@ -157,6 +165,9 @@ class LightEntries:
 
     def maximum(self, light: int, unit: Unit) -> int | None:
         return None
+
+    def has(self, light: int, offset: int, unit: Unit) -> bool:
+        return self._lights.min_offset(light) > offset or self._lights.read(light, offset, 1) == [unit]
 
     def believe(self, light: int, offset: int, unit: Unit) -> None:
         self._lights.replay(light, offset, unit)

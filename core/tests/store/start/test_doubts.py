@@ -159,3 +159,24 @@ def test_claims_that_contradict_each_other_are_bounded(bench: Bench, message_of:
     store = bench.open(anew=ALL)
     assert store.max_offset("T", 0) >= 200
     assert [unit[0] for unit in store.units("T", 0, 0, 50)] == [m.physical_offset for m in messages[:50]]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("slices", range(1, 9))
+def test_entries_that_were_written_before_the_process_was_killed_are_no_damage(
+    bench: Bench, message_of: Callable[..., Message], slices: int, count: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was killed between two slices of writing light queues: some had these entries, others had not."""
+    store = bench.open()
+    lights = tuple(range(1, 9_000))
+    for number in range(count):
+        store.append([message_of(number, b"body", "T", 0)], [lights])
+    for _ in range(slices):
+        store.run_background(0)
+    store.append([message_of(count, b"body", "T", 0)], [lights])
+    bench.crash()
+    store = bench.open()
+    assert "is damaged" not in caplog.text
+    places = [unit[0] for unit in store.units("T", 0, 0, count + 2)]
+    for light in lights[::100]:
+        assert [unit[0] for unit in store.light_units(light, 0, count + 2)] == places
