@@ -33,10 +33,9 @@ class BrokerConfig:
     """Name of the broker group that keeps the cluster's table of slots, the same at every broker: leases of a name are then
     decided by one group, which changes by `gantry cluster rebalance` or `forget` alone, and a queue lies in one. Empty: by where gateways see the
     name at home, and a queue has a part in each group."""
-    forward_records_max: int = setting(1_000_000, least=1_000)
-    """Records that wait for one other broker group, where there is a metadata group: more that it wants are refused until it takes some, or is
-    forgotten (`gantry cluster forget`). Publishers of others go on, while its routes are known: of a group that is away they are not after 3 s, and every
-    record waits for it."""
+    forward_records_max: int = setting(10_000_000, least=1_000)
+    """Records that wait for one other broker group, where there is a metadata group, 20 bytes each beside the log. More that it wants, by its last
+    word, are refused until it takes some, or is forgotten (`gantry cluster forget`); publishers of others go on."""
     id: int = setting(0, least=0, most=0)
     """0 is the master; slaves come with replication."""
     advertised_host: str = ""

@@ -59,6 +59,11 @@ class Peer:
         """Records that were refused because its forward queue is full."""
 
     @property
+    def keeps_out(self) -> bool:
+        """So much waits for it that what it wanted by its last word is refused, and nothing else is kept for it: others' publishers go on."""
+        return self.full and bool(self.life) and not self.is_foreign
+
+    @property
     def is_known(self) -> bool:
         """Its routes here are those that it has."""
         return bool(self.lease_ms) and not self.is_foreign
@@ -290,8 +295,10 @@ class Sending:
         is_sure = True
         for peer in self.peers.values():
             if not peer.is_known:
-                wanted[peer.name] = None
                 is_sure = False
+                if peer.keeps_out and peer.number not in theirs:
+                    continue
+                wanted[peer.name] = None
             elif peer.number in theirs:
                 wanted[peer.name] = peer.life, theirs[peer.number]
             else:
@@ -321,10 +328,12 @@ class Sending:
             is_full = self.behind(peer) >= self._most
             if is_full and not peer.full:
                 log.error(
-                    "%d records wait for broker group %s: those that it wants are refused (gantry cluster forget %s, if it does not come back)",
-                    self._most, peer.name, peer.name,
+                    "%d records wait for broker group %s: those that it wants are refused, and no others are kept for it (gantry cluster forget %s, "
+                    "if it does not come back)", self._most, peer.name, peer.name,
                 )  # fmt: skip
-            peer.full = is_full
+            if is_full != peer.full:
+                peer.full = is_full
+                self._broker.router.anew()
         if not self._broker.closed:
             self._broker.wheel.call_at(now_ms + _CHECK_MS, self._check)
 

@@ -266,13 +266,27 @@ def test_a_full_forward_queue_refuses_what_matches_there_and_nothing_else():
     assert site.peer("a", "b").refused == 1
     assert isinstance(site.publish("a", b"own", tag="z")[0], int)
     site.wait(LEASE_MS)
-    assert site.publish("a", b"other", tag="z") == [ErrorCode.QUEUE_FULL], "b may want it: its routes are not known"
+    assert isinstance(site.publish("a", b"own too", tag="z")[0], int), "it does not want that by its last word"
+    assert site.publish("a", b"too many again") == [ErrorCode.QUEUE_FULL]
     site.mend("a", "b")
     site.wait(500)
     assert isinstance(site.publish("a", b"again")[0], int)
     site.wait(200)
     assert site.bodies("b", cursor) == [*numbered(0, 1_000), b"again"]
-    assert site.bodies("a", own) == [b"own"]
+    assert site.bodies("a", own) == [b"own", b"own too"]
+
+
+def test_a_full_forward_queue_of_a_group_that_never_told_its_routes_refuses_everything():
+    site = ForwardSite("a", "b", most=1_000)
+    site.queue("b", "a")
+    files = site.kill("b")
+    site.publish("a", *numbered(0, 1_000))
+    site.start("a", site.kill("a"))
+    site.wait(500)
+    assert site.publish("a", b"other", tag="z") == [ErrorCode.QUEUE_FULL], "it may be one that was bound there"
+    site.start("b", files)
+    site.wait(2_000)
+    assert isinstance(site.publish("a", b"other", tag="z")[0], int)
 
 
 def test_a_forgotten_group_frees_what_waits_for_it():
