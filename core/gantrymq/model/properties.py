@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 NAME_END: Final[bytes] = b"\x01"
-PAIR_END: Final = b"\x02"
+PAIR_END: Final[bytes] = b"\x02"
 
 KEYS: Final = "KEYS"
 TAGS: Final = "TAGS"
