@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 PLAIN_ONLY = {
+    "cluster/forward/test_forward_histories.py::": "copies messages",
     "broker/test_port.py::": "a stand-in for the store",
     "broker/test_port_edges.py::": "a stand-in for the store",
     "broker/test_port_limits.py::": "a stand-in for the store",

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from functools import partial
 from heapq import heappop
 from typing import TYPE_CHECKING, Any, Final
@@ -24,7 +23,7 @@ from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import FORWARDED, Message
 from gantrymq.model.queue_policy import TABLE, DeadLetters, Policy, policy_from, policy_to
 from gantrymq.store.cold import Cold
-from gantrymq.store.log.forwarded import unwrap
+from gantrymq.store.log.forwarded import original
 
 if TYPE_CHECKING:
     from gantrymq.broker.consuming.known.table import Cursor
@@ -256,7 +255,7 @@ class QueueEngine:
 
     def _copy_refused(self, queue: ManagedQueue, message: Message) -> None:
         """Of a message that was never stored: a copy alone."""
-        refused = unwrap(copy(message)) if message.kind == FORWARDED else message
+        refused = original(message) if message.kind == FORWARDED else message
         made = self._copy(queue, refused, "maxlen", self._broker.clock.now_ms())
         if made is not None:
             self._broker.submit([made[0]], None, lambda token, result: None)

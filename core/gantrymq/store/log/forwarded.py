@@ -57,3 +57,11 @@ def unwrap(message: Message) -> Message:
     message.queue_id, message.queue_offset = queue_id, queue_offset
     message.store_ms, message.sys_flag = store_ms, sys_flag
     return message
+
+
+def original(message: Message) -> Message:
+    """The source's record, of one that is yet to be stored here; `message` stays as it is. Raises RecordError."""
+    made = Message(message.topic, message.body, message.properties, message.tag, (), message.queue_id, message.born_ms)
+    made.born_host, made.flag, made.sys_flag = message.born_host, message.flag, message.sys_flag
+    made.reconsume_times, made.exchange = message.reconsume_times, message.exchange
+    return unwrap(made)
