@@ -197,6 +197,9 @@ class Sending:
         self._drop_routes(peer)
         self._broker.router.anew(0 if peer.is_known else -1)
         for life, light in self._queues.pop(name, {}).items():
+            cursor = self._broker.cursors.find(f"~{light}", CURSOR_GROUP)
+            if cursor is not None:
+                self.readers.pop(cursor.id, None)
             self._broker.drop_light(light, [(TABLE, f"{TO}{name}/{life}", None)])
         self._on_forgotten(name)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Annotated, Any, Final
@@ -83,12 +83,25 @@ async def inspect_all(admin: Admin, cluster: str = "", broker: str = "") -> list
     return await tools.gather([partial(one, name, address) for name, address in masters.items()])
 
 
+def waits_for(row: dict[str, Any]) -> str:
+    """Why a broker of a cluster with slots decides about nothing; empty: it does, or has no slots."""
+    shown = row.get("slots", {})
+    return str(shown.get("silent", "")) if shown.get("keeper") else ""
+
+
+def waiting_lines(rows: Iterable[dict[str, Any]]) -> list[str]:
+    """A sentence for each broker that waits."""
+    return [f"[red]{plain(waits)}[/red]" for row in rows if (waits := waits_for(row))]
+
+
 def state_text(row: dict[str, Any]) -> str:
     """One word on how it is."""
     if "error" in row:
         return f"[red]{plain(row['error'])}[/red]"
     if row.get("refused"):
         return f"[red]full: {plain(row['refused'])}[/red]"
+    if waits_for(row):
+        return "[red]waits[/red]"
     return "[yellow]draining[/yellow]" if row.get("draining") else "[green]ok[/green]"
 
 
@@ -134,7 +147,7 @@ async def do_show(admin: Admin, broker: str, as_lines: bool) -> None:
     waiting = row.get("waiting", {})
     listed: list[tuple[str, object]] = [
         ("address", row["address"]),
-        ("state", "draining" if row.get("draining") else "ok"),
+        ("state", waits_for(row) or ("draining" if row.get("draining") else "ok")),
         ("version", row["version"]),
         ("up for", span(row["now"] - row["started"])),
         ("log", f"{size(row['logEnd'] - row['logBegin'])}, {row['logBegin']} to {row['logEnd']}"),
@@ -379,7 +392,8 @@ async def do_cluster(admin: Admin, again: bool, interval_s: float, as_lines: boo
                         {"cluster": name, "broker": broker, "id": key, "address": address, **_figures(row, rates)}
                     )
                     cells.append((plain(name), plain(broker), str(key), plain(address), *_cells(row, rates)))
-        parts = [
+        parts = waiting_lines(found.values())
+        parts += [
             f"nameserver {plain(address)}: {await _nameserver_state(admin, address)}"
             for address in list(admin.client.routes.nameservers)
         ]
@@ -410,7 +424,7 @@ def _figures(row: dict[str, Any], rates: dict[str, Rates]) -> dict[str, Any]:
         return {"error": row["error"]} if row else {}
     return {
         "draining": row.get("draining", False), "log_bytes": row["logEnd"] - row["logBegin"], "lag": row.get("lag"),
-        "put_total": row["put"], "get_total": row["get"],
+        "put_total": row["put"], "get_total": row["get"], "silent": waits_for(row),
     }  # fmt: skip
 
 

@@ -38,6 +38,8 @@ BYTES_AT_ONCE: Final = 1 << 20
 UNFLUSHED_MAX: Final = 50_000
 """Records that are stored here, not yet on the disk, and so kept by their source; more are not taken before."""
 _HOLDER: Final = 1
+_DIGITS_MAX: Final = 19
+"""Of a number below 2^63."""
 
 
 class PeerPort(Protocol):
@@ -125,6 +127,15 @@ class Following:
     def _later(self, ms: int, call: Callable[[], None]) -> None:
         self._broker.wheel.call_at(self._broker.wheel.now_ms() + ms, lambda now_ms: call())
 
+    def _number(self, table: str, key: str, value: bytes) -> int | None:
+        """Of a row that it sent; None: it is none, and such a row is left out."""
+        if value.isdigit() and len(value) <= _DIGITS_MAX:
+            return int(value)
+        log.error(
+            "broker group %s: row %.80r of table %s is left out: %.80r is no number", self._name, key, table, value
+        )
+        return None
+
     # Its routes.
 
     def _follow(self, attempt: int) -> Steps:
@@ -136,7 +147,7 @@ class Following:
 
         def news(key: str, value: bytes | None) -> None:
             if attempt == self._attempt and value is not None:
-                self._seen = max(self._seen, int(value))
+                self._seen = max(self._seen, self._number(NEWS_TABLE, key, value) or 0)
                 self._on_news()
 
         self._seen = 0
@@ -172,10 +183,11 @@ class Following:
         def changed(key: str, value: bytes | None) -> None:
             if attempt != self._attempt or not key.startswith(begin):
                 return
-            if value is None:
+            light = self._number(TABLE, key, value) if value is not None else None
+            if light is None:
                 self._queues.pop(key[len(begin) :], None)
             else:
-                self._queues[key[len(begin) :]] = int(value)
+                self._queues[key[len(begin) :]] = light
                 self._on_records()
 
         rows: dict[str, bytes] = yield partial(self._port.watch_table, TABLE, changed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from io import StringIO
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -30,3 +31,25 @@ def test_clusters_and_addresses_are_left_out_rather_than_folded(monkeypatch: pyt
         head, _, row = shown(width, monkeypatch)
         assert head.split()[:3] == ["broker", "id", "state"]
         assert row.split() == ["broker-a", "0", "ok", "1,200", "59", "422.3", "KiB", "208"]
+
+
+def overview(slots: dict[str, Any]) -> dict[str, Any]:
+    return {"name": "b", "slots": slots, "logBegin": 0, "logEnd": 10, "put": 1, "get": 2}
+
+
+def test_what_a_broker_waits_for_is_said() -> None:
+    waits = overview({"keeper": "a", "owned": 3, "silent": "broker b has not reached [its] metadata group a"})
+    serves = overview({"keeper": "a", "owned": 3, "silent": ""})
+    without = overview({"keeper": "", "owned": 0, "silent": "broker b has no broker.metadata_group"})
+    assert [brokers.state_text(row) for row in (waits, serves, without)] == [
+        "[red]waits[/red]",
+        "[green]ok[/green]",
+        "[green]ok[/green]",
+    ]
+    (line,) = brokers.waiting_lines([serves, waits, without, {"name": "c", "error": "away"}])
+    console = Console(width=120, file=StringIO())
+    with console.capture() as captured:
+        console.print(line)
+    assert captured.get().strip() == "broker b has not reached [its] metadata group a"
+    assert brokers._figures(waits, {})["silent"] == "broker b has not reached [its] metadata group a"
+    assert brokers._figures(without, {})["silent"] == ""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gantrymq.broker.forward.receiving import GRANTED_MS
+import pytest
+
+from gantrymq.broker.forward.receiving import GRANTED_MS, NEWS_TABLE
 from gantrymq.broker.forward.sending import LEASE_MS
+from gantrymq.broker.tables.forward_table import TABLE, TO
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode
 from gantrymq.model.message import Message
@@ -303,6 +306,7 @@ def test_a_forgotten_group_frees_what_waits_for_it():
         assert "b" not in broker.sending.peers
         assert "b" not in broker.receiving.sources
         assert not [key for key in broker.tables.rows("forward") if f"{key}/".partition("/")[2].startswith("b/")]
+        assert broker.sending.readers.keys() <= broker.cursors.by_id.keys()
     light, cursor = site.queue("c", "a")
     began_ms = site.nodes["c"].wheel.now_ms()
     assert site.bind("c", light, "x", "more") is None
@@ -397,3 +401,20 @@ def test_a_metadata_group_with_an_older_disk_makes_nobody_forget():
     site.mend("b", "c")
     site.wait(1_500)
     assert site.bodies("c", cursor) == numbered(0, 5)
+
+
+def test_rows_of_a_peer_that_are_no_numbers_are_left_out(caplog: pytest.LogCaptureFixture):
+    site = ForwardSite("a", "b")
+    _, cursor = site.queue("b", "a")
+    broker = site.nodes["a"].broker
+    for row in (b"", b"-1", b"x", b"\xff", b"9" * 5_000):
+        broker.put_rows([(TABLE, f"{TO}b/other{len(row)}", row)])
+        broker.tables.tell(NEWS_TABLE, "version", row)
+        site.wait(100)
+    site.cut("a", "b")
+    site.mend("a", "b")
+    site.publish("a", b"one")
+    site.wait(200)
+    assert site.bodies("b", cursor) == [b"one"]
+    assert any("row 'version' of table forward_news is left out: b'x' is no number" in each for each in caplog.messages)
+    assert any("row 'to/b/other1' of table forward is left out" in each for each in caplog.messages)
