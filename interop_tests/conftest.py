@@ -12,7 +12,9 @@ import pytest
 from interop_tests.clients import ClientTable, mark
 from interop_tests.patience import lend
 from interop_tests.real_broker import SIZES, RealBroker
-from interop_tests.running import Gantry
+from interop_tests.running import Cluster, Gantry
+from interop_tests.slots import are_shared
+from interop_tests.waiting import until
 
 LIMIT_S = 900.0
 """For every test here at least: it only ends one that hangs. Longer than the time boxes of CI's stages: on a slow machine they cut off, and nothing fails."""
@@ -65,6 +67,19 @@ def own_server(tmp_path: Path) -> Iterator[Gantry]:
         yield gantry.start()
     finally:
         gantry.stop()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """A nameserver, three brokers that have shared the slots, and two gateways."""
+    found = Cluster(tmp_path, nameservers=1, brokers=3, gateways=2)
+    try:
+        found.start()
+        until(lambda: are_shared(found, 3))
+        yield found
+    finally:
+        found.stop()
+        assert "Traceback" not in found.log()
 
 
 @pytest.fixture

@@ -269,15 +269,14 @@ class Gantry:
 
 
 class Cluster(Gantry):
-    """Nameservers, brokers (each with a directory of its own) and gateways, every one a process: `ns0`, `broker0`, `gateway0` ..."""
+    """Nameservers, brokers (each with a directory of its own) and gateways, every one a process: `ns0`, `broker0`, `gateway0` ... Broker-0 keeps
+    the table of slots."""
 
     def __init__(
         self, directory: Path, nameservers: int = 1, brokers: int = 2, gateways: int = 2, settings: tuple[str, ...] = ()
     ) -> None:
         super().__init__(directory, "cluster", settings)
         self._counts = (nameservers, brokers, gateways)
-        self.slots = False
-        """Set before the start: broker-0 keeps a table of slots."""
 
     def start(self) -> Cluster:
         super().start()
@@ -306,9 +305,13 @@ class Cluster(Gantry):
 
     def _broker(self, number: int) -> tuple[str, list[str]]:
         data = ["--data", str(self.directory / f"broker{number}.data"), f"--set=broker.name=broker-{number}"]
-        if self.slots:
-            data.append("--set=broker.metadata_group=broker-0")
-        return f"broker{number}", ["broker", *self._where(), *data, *self.settings]
+        return f"broker{number}", [
+            "broker",
+            *self._where(),
+            *data,
+            "--set=broker.metadata_group=broker-0",
+            *self.settings,
+        ]
 
     def _gateway(self, number: int) -> tuple[str, list[str]]:
         data = ["--data", str(self.directory / f"gateway{number}.data")]

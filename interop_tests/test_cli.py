@@ -477,24 +477,24 @@ def test_drain_and_readiness(
         send(nameserver, "orders", 40)
         consume(nameserver, "orders", "readers")
         send(nameserver, "orders", 40)
-        code, _, err = gantry.run("broker", "drain", "broker-0", "--yes", "--timeout", "1")
+        code, _, err = gantry.run("broker", "drain", "broker-1", "--yes", "--timeout", "1")
         assert code == 1
         assert "not consumed by groups" in err
         assert "readers in orders" in err
-        (drained,) = [row for row in gantry.rows("broker", "list") if row["name"] == "broker-0"]
+        (drained,) = [row for row in gantry.rows("broker", "list") if row["name"] == "broker-1"]
         assert drained["draining"]
         routes = {row["broker"]: row["perm"] for row in gantry.rows("topic", "route", "orders")}
-        assert routes == {"broker-0": "r", "broker-1": "rw"}
+        assert routes == {"broker-0": "rw", "broker-1": "r"}
         send(nameserver, "orders", 10)  # all to the other one
         assert len(consume(nameserver, "orders", "readers")) == 50
-        assert "may be stopped" in gantry.ok("broker", "drain", "broker-0", "--yes", "--timeout", "120")
-        gantry.ok("broker", "drain", "broker-0", "--undo")
+        assert "may be stopped" in gantry.ok("broker", "drain", "broker-1", "--yes", "--timeout", "120")
+        gantry.ok("broker", "drain", "broker-1", "--undo")
         routes = until(lambda: {row["perm"] for row in gantry.rows("topic", "route", "orders")} == {"rw"})
         assert routes
 
         async def draining() -> bool:
             async with Admin(nameserver) as admin:
-                return (await overview(admin, (await admin.cluster()).masters()["broker-0"]))["draining"]
+                return (await overview(admin, (await admin.cluster()).masters()["broker-1"]))["draining"]
 
         assert not asyncio.run(draining())
         gateway = cluster.process("gateway0")

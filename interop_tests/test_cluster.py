@@ -32,7 +32,6 @@ TOPICS = 12
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     found = Cluster(tmp_path_factory.mktemp("cluster"), nameservers=2, settings=("cloudevents.retry_first_ms=100",))
-    found.slots = True
     try:
         yield found.start()
     finally:

@@ -7,8 +7,6 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import aiormq
@@ -16,7 +14,8 @@ import aiormq.exceptions
 import pytest
 
 from interop_tests.running import Cluster, Gantry
-from interop_tests.test_cluster_slots import are_shared, client_of, comes_in, counts, refused_after_s
+from interop_tests.slots import client_of
+from interop_tests.test_cluster_slots import comes_in, refused_after_s
 from interop_tests.test_mqtt_paho import WAIT_S, Paho
 from interop_tests.waiting import moment, until
 
@@ -26,17 +25,6 @@ CLIENTS = 30
 QUEUES = 10
 GIVEN_UP_S = 3.5
 """After so long the connection to a broker that hangs is given up: what needs every broker waits so long, once."""
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    found = Cluster(tmp_path, nameservers=1, brokers=3, gateways=2)
-    found.slots = True
-    try:
-        yield found.start()
-    finally:
-        found.stop()
-        assert "Traceback" not in found.log()
 
 
 class Queues:
@@ -113,7 +101,6 @@ def pass_on(clients: list[Paho], ids: list[str], word: str) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
 def test_clean_clients_and_queues_without_a_name_of_their_own_go_on(cluster: Cluster, how: signal.Signals) -> None:
-    until(lambda: are_shared(counts(cluster)))
     gateways = [cluster.at(f"gateway{number}") for number in range(2)]
     third = cluster.process("broker2")
     lasting = client_of(cluster, "broker-2", "lasting")

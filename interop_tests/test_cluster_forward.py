@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pika
 import pika.exceptions
 import pytest
 
-from gantrymq.broker.tables.slot_table import SLOTS
 from interop_tests.running import Cluster
+from interop_tests.slots import are_shared, rows
 from interop_tests.test_amqp_clients import connect
 from interop_tests.test_mqtt_paho import Paho
 from interop_tests.waiting import until
@@ -35,40 +32,15 @@ QUEUES = 24
 """So many that every broker owns some."""
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    found = Cluster(tmp_path, nameservers=1, brokers=BROKERS, gateways=2)
-    found.slots = True
-    try:
-        started = found.start()
-        until(lambda: are_shared(found))
-        yield started
-    finally:
-        found.stop()
-        assert "Traceback" not in found.log()
-
-
-def lines(cluster: Cluster, *words: str) -> list[dict[str, Any]]:
-    """What a `gantry` command says, a row each."""
-    command = [sys.executable, "-m", "gantrymq", *words, "--json", "--nameserver", cluster.nameservers]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-def are_shared(cluster: Cluster) -> bool:
-    rows = [row for row in lines(cluster, "cluster", "slots") if not row["silent"]]
-    return sum(len(row["slots"]) for row in rows) == SLOTS and sum(bool(row["slots"]) for row in rows) == BROKERS
-
-
 def are_followed(cluster: Cluster) -> bool:
     """Every broker knows the routes of every other, and nothing waits."""
-    rows = lines(cluster, "cluster", "forwards")
-    return len(rows) == BROKERS * (BROKERS - 1) and all(row["lease_ms"] and not row["behind"] for row in rows)
+    found = rows(cluster, "cluster", "forwards")
+    return len(found) == BROKERS * (BROKERS - 1) and all(row["lease_ms"] and not row["behind"] for row in found)
 
 
 def is_silent(cluster: Cluster, name: str) -> bool:
     """The others know its routes no longer."""
-    return [row["lease_ms"] for row in lines(cluster, "cluster", "forwards") if row["for"] == name] == [0] * (
+    return [row["lease_ms"] for row in rows(cluster, "cluster", "forwards") if row["for"] == name] == [0] * (
         BROKERS - 1
     )
 
@@ -132,7 +104,7 @@ def test_every_queue_gets_what_is_published_at_either_gateway(cluster: Cluster) 
         assert [body for body in found if body.startswith(b"here")] == [b"here%d" % number for number in range(50)]
         assert [body for body in found if body.startswith(b"there")] == [b"there%d" % number for number in range(50)]
         assert len(found) == 100
-    makers = {row["broker"] for row in lines(cluster, "cluster", "forwards") if row["behind"] == 0}
+    makers = {row["broker"] for row in rows(cluster, "cluster", "forwards") if row["behind"] == 0}
     assert len(makers) == BROKERS
     one.close()
     other.close()
@@ -283,8 +255,6 @@ def test_a_stopped_broker_delays_a_bind_once(cluster: Cluster) -> None:
     connection = connect(cluster.at("gateway0"))
     channel = connection.channel()
     channel.exchange_declare("all", "fanout", durable=True)
-    owners = {name: len(row["slots"]) for row in lines(cluster, "cluster", "slots") for name in [row["broker"]]}
-    assert len(owners) == BROKERS
     names = [f"q{number}" for number in range(QUEUES)]
     for name in names:
         channel.queue_declare(name, durable=True)
@@ -318,9 +288,8 @@ def test_a_broker_that_comes_later_takes_part(cluster: Cluster) -> None:
     cluster.add_broker(BROKERS)
 
     def shared() -> bool:
-        rows = [row for row in lines(cluster, "cluster", "slots") if not row["silent"] and row["slots"]]
-        forwards = lines(cluster, "cluster", "forwards")
-        return len(rows) == BROKERS + 1 and len([row for row in forwards if row["lease_ms"]]) == (BROKERS + 1) * BROKERS
+        leases = [row["lease_ms"] for row in rows(cluster, "cluster", "forwards") if row["lease_ms"]]
+        return are_shared(cluster, BROKERS + 1) and len(leases) == (BROKERS + 1) * BROKERS
 
     until(shared, 60)
     names += bound(channel, "all", 2 * QUEUES)[QUEUES:]

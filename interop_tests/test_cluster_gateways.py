@@ -25,10 +25,9 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(params=[False, True], ids=["homes", "slots"])
-def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
     found = Cluster(tmp_path, nameservers=1, brokers=2, gateways=2)
-    found.slots = request.param
     try:
         yield found.start()
     finally:

@@ -1,8 +1,12 @@
 """The script of continuous integration, with a stand-in for the words of ./run."""
 
+import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
+
+import pytest
 
 from interop_tests.waiting import until
 
@@ -22,12 +26,19 @@ def runs(pid):
         return False
 
 
+def run(directory, words, begun_s=0):
+    """The script with `words` as ./run, as if it had run for `begun_s` seconds already."""
+    (directory / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci" / "run", directory / ".ci" / "run")
+    (directory / "run").write_text(words)
+    (directory / "run").chmod(0o755)
+    environment = os.environ | {"SECONDS": str(begun_s)}
+    command = [directory / ".ci" / "run"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, env=environment)
+
+
 def test_a_stage_leaves_no_process_and_a_failure_is_told(tmp_path):
-    (tmp_path / ".ci").mkdir()
-    shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci" / "run")
-    (tmp_path / "run").write_text(LEAVES_SOMETHING)
-    (tmp_path / "run").chmod(0o755)
-    done = subprocess.run([tmp_path / ".ci" / "run"], capture_output=True, text=True, timeout=100, check=False)
+    done = run(tmp_path, LEAVES_SOMETHING)
     left = [int(line) for line in (tmp_path / "left").read_text().split()]
     until(lambda: not any(map(runs, left)))
     assert [line for line in done.stdout.splitlines() if "still ran" in line] != []
@@ -36,3 +47,16 @@ def test_a_stage_leaves_no_process_and_a_failure_is_told(tmp_path):
     assert "word crash -m crash and not slow" in done.stdout
     assert "word crash -x -m crash and slow" in done.stdout
     assert done.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("begun_s", "faults", "chance", "interop"),
+    [(0, 480, 300, 2500), (1300, 480, 300, 1200), (1500, 400, 300, 1000), (2000, 60, 300, 500), (2400, 60, 300, 300)],
+)
+def test_boxed_stages_have_what_the_others_left_of_the_whole_time(tmp_path, begun_s, faults, chance, interop):
+    done = run(tmp_path, "#!/usr/bin/env bash\n", begun_s)
+    boxes = [int(box) for box in re.findall(r"at most (\d+) s", done.stdout)]
+    assert boxes[1] == chance
+    for box, most in zip(boxes, (faults, chance, interop), strict=True):
+        assert most - 20 < box <= most, "the stages themselves take a moment"
+    assert done.returncode == 0

@@ -15,16 +15,7 @@ from gantrymq.broker.retention.unused import UnusedTopics, load_topic_users
 from gantrymq.broker.rocketmq import stats
 from gantrymq.broker.tables.forward_table import TABLE as FORWARD_TABLE
 from gantrymq.broker.tables.forward_table import door_queues
-from gantrymq.broker.tables.group_tables import (
-    DRAINING,
-    FIRST_GROUP,
-    GROUP_TABLES,
-    LIGHT_BITS,
-    LIGHTS_TABLE,
-    STATE_TABLE,
-    TAG,
-    TAG_BITS,
-)
+from gantrymq.broker.tables.group_tables import DRAINING, GROUP_TABLES, STATE_TABLE
 from gantrymq.broker.topics import PERM_READ, PERM_WRITE
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -42,12 +33,6 @@ COUNTERS_PER_STEP: Final = 500
 
 CURSORS_PER_STEP: Final = 200
 """Cursors whose entries are counted in one go: some 400 us."""
-
-BROKER_NAME_MAX: Final = 255
-"""Characters of the name of a broker that is gone."""
-
-LIGHTS_STEP: Final = 2_000
-"""Light queues looked at in one go: some 400 us."""
 
 TOPICS_STEP: Final = 20
 """Topics looked at, or removed, in one go: some 500 us."""
@@ -138,25 +123,6 @@ class Overview:
         permission = PERM_READ if on else PERM_READ | PERM_WRITE
         if broker.settings.permission != permission:
             broker.settings.update({"brokerPermission": str(permission)})
-
-    def makers(self) -> Steps[dict[str, Any]]:
-        """Which broker groups made the light queues that have records here (docs/architecture/cluster.md), by their tags, and which tags this group
-        inherited."""
-        rows = self._broker.tables.rows
-        makers: set[int] = set()
-        for number, light in enumerate(list(rows(LIGHTS_TABLE))):
-            if number % LIGHTS_STEP == LIGHTS_STEP - 1:
-                yield None
-            makers.add(int(light) >> LIGHT_BITS)
-        state = rows(STATE_TABLE)
-        inherited = [int(key[len(TAG) :]) for key in state if key.startswith(TAG)]
-        return {"first": FIRST_GROUP in state, "inherited": inherited, "makers": sorted(makers)}
-
-    def inherit(self, tag: int, name: str) -> None:
-        """From now on this broker group decides about light queues with that tag, because the group that made them is gone for good. Raises ILLEGAL_ARGUMENT."""
-        if tag >> TAG_BITS or not 0 < len(name) <= BROKER_NAME_MAX:
-            raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"tag {tag} or name {name[:40]!r} can be no group's")
-        self._broker.put(STATE_TABLE, [(f"{TAG}{tag}", name.encode())], None, None)
 
     def prune(self, older_ms: int, remove: list[str] | None) -> Steps[Pruned]:
         """Topics that were made by their first use, at least `older_ms` ago, and that nobody needs now. Those of them that `remove` names are deleted."""

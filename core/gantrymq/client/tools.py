@@ -24,7 +24,6 @@ from gantrymq.remoting.overview_codes import (
     DRAIN,
     GROUP_LIST,
     GROUP_WISHES,
-    INHERIT,
     OVERVIEW,
     PRUNE_TOPICS,
     TOPIC_LIST,
@@ -118,17 +117,6 @@ async def skip_damaged(admin: Admin, address: str, position: int, queue: str = "
 async def set_draining(admin: Admin, address: str, on: bool) -> None:
     """Gateways and producers take no new messages there, or take them again."""
     await admin.client.ask(address, Command(DRAIN, {"on": str(on).lower()}), "drain")
-
-
-async def light_makers(admin: Admin, address: str) -> dict[str, Any]:
-    """Which groups made the light queues that a broker has a part of: as `overview_codes.INHERIT` says."""
-    found: dict[str, Any] = await _json(admin, address, INHERIT, {}, "makers of light queues", TABLE_S)
-    return found
-
-
-async def inherit(admin: Admin, address: str, tag: int, name: str) -> None:
-    """That broker decides about the light queues with that tag, of a group of that name that is gone for good."""
-    await admin.client.ask(address, Command(INHERIT, {"tag": str(tag), "name": name}), "inherit")
 
 
 async def set_write_permission(admin: Admin, broker: str, on: bool) -> list[str]:

@@ -23,10 +23,6 @@ owe, too."""
 DRAIN: Final = 60121
 """Field `on`: `true` takes no new messages from gateways and producers from now on, `false` takes them again. Outlives a restart."""
 
-INHERIT: Final = 60134
-"""Which groups made the light queues that this broker has a part of: `{"first": whether it is the first group, "inherited": [tag, ...], "makers": [tag,
-...]}`. Fields `tag` and `name`: from now on it decides about those with that tag, of a group of that name that is gone for good."""
-
 GROUP_WISHES: Final = 60122
 """Field `group`: what each connected member of a consumer group wants of each topic."""
 

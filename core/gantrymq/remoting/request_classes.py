@@ -65,7 +65,7 @@ _ADMINISTRATION: Final = (
     Code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, Code.DELETE_TOPIC_IN_NAMESRV,
     Code.UPDATE_NAMESRV_CONFIG, Code.GET_NAMESRV_CONFIG,
     # Ours.
-    overview.LIST_TRANSACTIONS, overview.OVERVIEW, overview.DRAIN, overview.INHERIT, overview.GROUP_WISHES, overview.TOPIC_LIST, overview.GROUP_LIST, overview.PRUNE_TOPICS,
+    overview.LIST_TRANSACTIONS, overview.OVERVIEW, overview.DRAIN, overview.GROUP_WISHES, overview.TOPIC_LIST, overview.GROUP_LIST, overview.PRUNE_TOPICS,
     overview.DAMAGE_LIST, overview.DAMAGE_SKIP, overview.EXPLAIN, overview.AUDIT, overview.AUTH_STATUS,
     overview.ADD_TOKEN, overview.LIST_TOKENS, overview.DELETE_TOKEN,
     # Users and policies.

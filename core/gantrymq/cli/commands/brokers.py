@@ -364,17 +364,6 @@ def _who(row: dict[str, Any]) -> str:
     return f" (nobody is connected of {', '.join(idle[:3])})" if idle else ""
 
 
-@broker_app.command()
-def forget(
-    broker: Annotated[str, typer.Argument(metavar="BROKER")], yes: Yes = False, nameserver: Nameserver = None
-) -> None:
-    """A broker is gone for good, with its disk: another one decides about the queues that it made."""
-    options.confirm(f"Is broker {broker} gone for good? What only it had is lost.", yes)
-    from gantrymq.cli.commands.slots import pass_queues_on
-
-    options.run(pass_queues_on, nameserver, broker=broker)
-
-
 async def do_cluster(admin: Admin, again: bool, interval_s: float, as_lines: bool) -> None:
     """A row per broker and id, and a line per nameserver."""
     rates: dict[str, Rates] = {}

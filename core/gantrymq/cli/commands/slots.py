@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 cluster_app = typer.Typer()
 
-WITHOUT: str = "no broker here keeps a table of slots: give all of them the same broker.metadata_group"
+WITHOUT: str = "no broker here has broker.metadata_group: a broker that is alone needs none, several need the same"
 
 
 class Reached:
@@ -230,13 +230,13 @@ def forget(
     yes: Yes = False,
     nameserver: Nameserver = None,
 ) -> None:
-    """A broker is gone for good: other ones decide about its slots, and about the queues that it made."""
+    """A broker is gone for good: others decide about its slots. Queues that lay there are gone."""
     options.confirm(f"Is broker {broker} gone for good? What only it had is lost.", yes)
     options.run(do_forget, nameserver, broker=broker)
 
 
 async def do_forget(admin: Admin, broker: str) -> None:
-    """Its slots, empty, to the others; then its light queues' successor, if anybody waits for one."""
+    """Its slots, empty, to the others."""
     await _refuse_who_is_there(admin, broker)
     async with reached(admin) as reach:
         found = Reached(reach)
@@ -254,34 +254,6 @@ async def do_forget(admin: Admin, broker: str) -> None:
 
         went = await found.do(changes.forget(found.at(found.keeper).port, broker, plan, secrets.randbits))
     CONSOLE.print(f"the {number(len(went))} slots of broker [bold]{plain(broker)}[/bold] are other brokers' now")
-    try:
-        await pass_queues_on(admin, broker)
-    except GantryError as error:
-        if error.code is not ErrorCode.ILLEGAL_ARGUMENT:
-            raise
-
-
-async def pass_queues_on(admin: Admin, broker: str) -> None:
-    """A successor for its tag, as where a broker was drained: bindings and subscriptions of its queues can be changed again."""
-    from gantrymq.cluster.names import home_of, tag_of
-
-    await _refuse_who_is_there(admin, broker)
-    masters = await tools.masters(admin)
-    states = {name: await tools.light_makers(admin, address) for name, address in masters.items()}
-    deciding = {tag: name for name, state in states.items() for tag in state["inherited"]}
-    deciding |= {0 if state["first"] else tag_of(name): name for name, state in states.items()}
-    made = {tag for state in states.values() for tag in state["makers"]}
-    # A broker that gateways used alone has tag 0, whatever its name.
-    tag = tag_of(broker) if tag_of(broker) in made else 0
-    if tag in deciding or tag not in made:
-        who = f": {deciding[tag]} decides about them" if tag and tag in deciding else ""
-        raise GantryError(
-            ErrorCode.ILLEGAL_ARGUMENT, f"no broker waits for queues that {broker!r} made{who}; nothing is changed"
-        )
-    staying = [name for name, address in masters.items() if not (await tools.overview(admin, address))["draining"]]
-    successor = home_of(f"tag/{tag}", staying or masters)
-    await tools.inherit(admin, masters[successor], tag, broker)
-    CONSOLE.print(f"broker [bold]{plain(successor)}[/bold] decides about the queues that {plain(broker)} made")
 
 
 async def _refuse_who_is_there(admin: Admin, broker: str) -> None:

@@ -254,7 +254,6 @@ _RIGHTS: Final[Mapping[int, Callable[[Command], Needs]]] = {
     Code.DELETE_EXPIRED_COMMITLOG: _cluster("update"), Code.QUERY_CONSUME_QUEUE: _topic("get"),
     Code.RESUME_CHECK_HALF_MESSAGE: _cluster("update"),
     overview.LIST_TRANSACTIONS: _cluster("get"), overview.OVERVIEW: _cluster("get"), overview.DRAIN: _cluster("update"),
-    overview.INHERIT: _cluster("update"),
     overview.GROUP_WISHES: _group("get"), overview.TOPIC_LIST: _cluster("list|get"), overview.GROUP_LIST: _cluster("list|get"),
     overview.PRUNE_TOPICS: _cluster("delete"), overview.DAMAGE_LIST: _cluster("get"), overview.DAMAGE_SKIP: _cluster("update"),
 }  # fmt: skip

@@ -9,7 +9,7 @@ import msgspec
 from gantrymq.remoting import json_bodies as bodies
 from gantrymq.remoting.dispatch import Handler
 from gantrymq.remoting.headers import parse
-from gantrymq.remoting.overview_codes import DRAIN, GROUP_WISHES, INHERIT, OVERVIEW
+from gantrymq.remoting.overview_codes import DRAIN, GROUP_WISHES, OVERVIEW
 from gantrymq.remoting.server.overview import damage as damage_requests
 from gantrymq.remoting.server.overview import lists as overview_lists
 from gantrymq.remoting.server.overview import unused_topics
@@ -31,11 +31,6 @@ class _Group(msgspec.Struct):
 
 class _Drain(msgspec.Struct):
     on: bool
-
-
-class _Inherit(msgspec.Struct):
-    tag: int = -1
-    name: str = ""
 
 
 def overview(command: Command, reply: Reply, services: Tools) -> None:
@@ -62,21 +57,6 @@ def drain(command: Command, reply: Reply, services: Tools) -> None:
     reply.answer_when_stored(command)
 
 
-def inherit(command: Command, reply: Reply, services: Tools) -> None:
-    """INHERIT; with a tag it is answered when it is stored."""
-    asked = parse(command.fields, _Inherit)
-    if asked.tag < 0:
-        services.jobs.run(command, reply, _makers(services))
-        return
-    services.overview.inherit(asked.tag, asked.name)
-    reply.answer_when_stored(command)
-
-
-def _makers(services: Tools) -> Steps[bytes]:
-    found = yield from services.overview.makers()
-    return bodies.encode(found)
-
-
 def group_wishes(command: Command, reply: Reply, services: Tools) -> None:
     """GROUP_WISHES: as the members' last heartbeats said; a broadcast group's are left out, its members may differ."""
     found = services.clients.groups.get(parse(command.fields, _Group).group)
@@ -93,7 +73,6 @@ def group_wishes(command: Command, reply: Reply, services: Tools) -> None:
 HANDLERS: Final[dict[int, Handler[Reply, Tools]]] = {
     OVERVIEW: overview,
     DRAIN: drain,
-    INHERIT: inherit,
     GROUP_WISHES: group_wishes,
     **overview_lists.HANDLERS,
     **unused_topics.HANDLERS,

@@ -15,11 +15,11 @@ from gantrymq.broker import lags
 from gantrymq.broker.lags import LagSweep
 from gantrymq.broker.local import LocalBrokerPort
 from gantrymq.broker.port import SHARED_GROUP, Start
-from gantrymq.broker.tables.group_tables import DRAINING, FIRST_GROUP, LIGHT_BITS, LIGHTS_TABLE, STATE_TABLE
+from gantrymq.broker.tables.group_tables import DRAINING, STATE_TABLE
 from gantrymq.broker.topics import TopicConfig
 from gantrymq.model.message import Message
 from gantrymq.remoting.constants import RequestCode as Code
-from gantrymq.remoting.overview_codes import DRAIN, GROUP_LIST, GROUP_WISHES, INHERIT, OVERVIEW, TOPIC_LIST
+from gantrymq.remoting.overview_codes import DRAIN, GROUP_LIST, GROUP_WISHES, OVERVIEW, TOPIC_LIST
 from gantrymq.remoting.server.overview import lists as overview_lists
 from tests.remoting.bench import Bench, ask
 
@@ -86,21 +86,6 @@ def test_answers_are_bounded_and_made_in_steps(bench: Bench, monkeypatch: pytest
     assert len(found["topics"]) == 2
     assert [row["lag"] for row in found["groups"]] == [4, 3]
     assert found["lag"] == 10
-
-
-def test_makers_of_light_queues_and_who_inherits_them(bench: Bench) -> None:
-    link = bench.connect()
-    rows = [(str(tag << LIGHT_BITS | 7), b"1") for tag in (5, 5, 0, 9)]
-    bench.broker.put(LIGHTS_TABLE, rows, None, None)
-    bench.turn.run_until_quiet()
-    assert json.loads(ask(link, INHERIT).body) == {"first": False, "inherited": [], "makers": [0, 5, 9]}
-    bench.broker.put(STATE_TABLE, [(FIRST_GROUP, b"1")], None, None)
-    assert ask(link, INHERIT, tag=9, name="broker-z").code == 0
-    assert bench.broker.tables.rows(STATE_TABLE)["tag/9"] == b"broker-z"
-    assert json.loads(ask(link, INHERIT).body) == {"first": True, "inherited": [9], "makers": [0, 5, 9]}
-    for tag, name in ((1 << 20, "broker-z"), (5, ""), (5, "b" * 300)):
-        assert "can be no group's" in (ask(link, INHERIT, tag=tag, name=name).remark or "")
-    assert json.loads(ask(link, INHERIT).body)["inherited"] == [9]
 
 
 def test_draining_outlives_a_restart_and_is_undone(bench: Bench) -> None:
