@@ -30,11 +30,10 @@ class BrokerConfig:
     cluster: str = "DefaultCluster"
     """Cluster that it belongs to (RocketMQ: brokerClusterName)."""
     metadata_group: str = ""
-    """Name of the broker group that keeps the cluster's table of slots, the same at every broker: leases of a name are then
-    decided by one group, which changes by `gantry cluster rebalance` or `forget` alone, and a queue lies in one. Empty: by where gateways see the
-    name at home, and a queue has a part in each group."""
+    """Name of the broker group that keeps the cluster's table of slots, the same at every broker: which group decides about a name, and has its
+    queue. Empty: this broker is alone behind its gateways, which do not use several without it together. It cannot be changed later."""
     forward_records_max: int = setting(10_000_000, least=1_000)
-    """Records that wait for one other broker group, where there is a metadata group, 20 bytes each beside the log. More that it wants, by its last
+    """Records that wait for one other broker group, 20 bytes each beside the log. More that it wants, by its last
     word, are refused until it takes some, or is forgotten (`gantry cluster forget`); publishers of others go on."""
     id: int = setting(0, least=0, most=0)
     """0 is the master; slaves come with replication."""
