@@ -132,6 +132,7 @@ class ClusterPort:
         """The nameservers know other groups than before, or a group is being emptied: homes may be elsewhere."""
         self._leases.rehome()
         self._cursors.rehome()
+        self._tables.drop_forgotten()
         self._drain.check()
 
     def answers_again(self, group: Group) -> None:

@@ -61,6 +61,8 @@ class ClusterTables:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._tables: dict[str, _Table] = {}
+        self._dropped: set[int] = set()
+        """Indexes of groups that were forgotten."""
 
     def forget(self) -> None:
         """Every group is gone."""
@@ -267,8 +269,24 @@ class ClusterTables:
         """Index of the group where the row was changed last."""
         return self._tables[name].places.get(key) if name in self._tables else None
 
+    def drop_forgotten(self) -> None:
+        """The rows of a group that is gone for good are gone: what is written under their keys goes to the owners of their slots."""
+        slots = self._cluster.slots
+        for group in self._cluster.groups:
+            if (
+                slots.known
+                and not group.port.up
+                and group.name not in slots.members
+                and group.index not in self._dropped
+            ):
+                self._dropped.add(group.index)
+                for table in list(self._tables.values()):
+                    for key in [key for key, index in table.places.items() if index == group.index]:
+                        table.changed(group.index, key, None)
+
     def restore(self, group: Group) -> Steps:
         """The rows of a group that came (again): what differs from what the doors know are changes."""
+        self._dropped.discard(group.index)
         for table in list(self._tables.values()):
             yield from self._restore(table, group)
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from gantrymq.broker.port import row_name
+from gantrymq.broker.tables.slot_table import slot_of
 from gantrymq.model.errors import ErrorCode
+from tests.cluster.forward.forward_site import ForwardSite
 from tests.cluster.site import Site
 
 KEYS = [f"key{number}" for number in range(30)]
@@ -60,3 +65,31 @@ def test_a_row_whose_group_is_away_is_not_compared_elsewhere() -> None:
     site.run()
     assert site.call(port, "put_if", "mine", [(here, None, b"2")]).code is ErrorCode.UNAVAILABLE
     assert here not in site.nodes["b"].broker.tables.rows("mine")
+
+
+def test_rows_of_a_group_that_is_gone_for_good_are_gone() -> None:
+    site = ForwardSite("a", "b", "c")
+    one, other = site.gateway(), site.gateway()
+    table = site.table()
+    key = next(key for key in map(str, range(1000)) if table.slots[slot_of(row_name("t", key))].owner == "b")
+    seen: list[tuple[str, bytes | None]] = []
+
+    def put(value: bytes | None) -> Any:
+        box: list[Any] = []
+        one.put("t", [(key, value)], None, lambda _, result: box.append(result))
+        site.run()
+        return box[0]
+
+    other.watch_table("t", lambda *change: seen.append(change), None, lambda _, result: None)
+    site.run()
+    assert put(b"1") is None
+    assert site.nodes["b"].broker.tables.rows("t") == {key: b"1"}
+    site.kill("b")
+    assert put(b"2").code is ErrorCode.UNAVAILABLE
+    assert seen == [(key, b"1")], "it may come back"
+    site.forget("b")
+    site.wait(1000)
+    assert seen == [(key, b"1"), (key, None)]
+    assert put(b"3") is None
+    assert seen[-1] == (key, b"3")
+    assert [name for name in ("a", "c") if site.nodes[name].broker.tables.rows("t") == {key: b"3"}] != []

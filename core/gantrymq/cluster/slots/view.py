@@ -27,6 +27,11 @@ class SlotView:
         """The cluster has a table of slots."""
         return bool(self.table.slots)
 
+    @property
+    def members(self) -> set[str]:
+        """Groups that were not forgotten, where there are slots."""
+        return {*self.table.groups, *([self.table.head.keeper] if self.table.head is not None else [])}
+
     def refuse_another(self, name: str, rows: Mapping[str, bytes]) -> None:
         """Raise ILLEGAL_ARGUMENT if a group has a table that another metadata group keeps."""
         head, known = SlotTable({HEAD: rows[HEAD]} if HEAD in rows else {}).head, self.table.head
