@@ -42,6 +42,7 @@ from gantrymq.broker.tables.tables import Rows
 from gantrymq.broker_metrics import BrokerMetrics, registered
 from gantrymq.cluster.forward.following import PeerPort
 from gantrymq.cluster.forward.peers import Peers
+from gantrymq.cluster.forward.pulls import Pulls
 from gantrymq.cluster.slots.keeping import SlotKeeper, tell_gateways
 from gantrymq.cluster.wire.dial import Dialer
 from gantrymq.cluster.wire.server import GatewaySession
@@ -241,7 +242,8 @@ class BrokerService:
             context.spawn(dialer.keep)
             return dialer.port, dialer.close
 
-        Peers(broker, broker.config.name, connect).start()
+        loop = asyncio.get_running_loop()
+        Peers(broker, broker.config.name, connect, Pulls(loop.time, loop.call_later)).start()
 
     def _tell_health(self, health: Health | None, registrar: Registrar) -> None:
         store = self._store

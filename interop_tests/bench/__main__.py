@@ -8,6 +8,8 @@ usage: bench [amqp|mqtt] [--quick] [--only NAME ...] [--peers rocketmq mosquitto
        bench native ...: native messages beside RocketMQ and the compiled build (native.py)
        bench fair ...: a neighbour beside the worst clients of each door (fair.py)
        bench admin ...: many topics, groups, connections and clients (admin.py)
+       bench forward ...: records that another broker group's queues want, idle groups, foreign routes (forward.py)
+       bench split ...: a gateway in a process of its own beside everything in one (split.py)
        bench auth ...: users, policies and 10,000 rules beside an open server (auth.py)
 
 Every figure of a server is CPU of its process (all threads) per message, so that a busy machine changes it little; rates are what
@@ -156,6 +158,14 @@ def main() -> int:
         from interop_tests.bench import fair
 
         return fair.main(sys.argv[2:])
+    if sys.argv[1:2] == ["forward"]:
+        from interop_tests.bench import forward
+
+        return forward.main(sys.argv[2:])
+    if sys.argv[1:2] == ["split"]:
+        from interop_tests.bench import split
+
+        return split.main(sys.argv[2:])
     if sys.argv[1:2] == ["light"]:
         from interop_tests.bench import light
 

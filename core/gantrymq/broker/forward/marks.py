@@ -43,8 +43,7 @@ def marked(properties: bytes, mark: bytes, most: int) -> bytes:
 def split(properties: bytes) -> tuple[bytes, bytes]:
     """Properties as the sender gave them, and the mark."""
     at = properties.rfind(_NAME)
-    is_last = properties.find(props.PAIR_END, at) == len(properties) - 1
-    if at >= 0 and is_last and (not at or properties[at - 1 : at] == props.PAIR_END):
+    if at >= 0 and properties.find(props.PAIR_END, at) == len(properties) - 1 and (not at or properties[at - 1] == 2):
         own = properties[:at]
         return (without_mark(own) if _NAME in own else own), properties[at:]
     return without_mark(properties), properties

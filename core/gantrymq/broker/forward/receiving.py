@@ -219,7 +219,8 @@ class Receiving:
     def _left_ms(self, each: _Waiting) -> int:
         """How long it waits at least; negative: it waited too long."""
         now_ms = self._broker.clock.boot_ms()
-        if each.until_ms and any(name not in self.sources for name in self._sending.peers):
+        is_heard = self._slots.knows_groups and all(name in self.sources for name in self._sending.peers)
+        if each.until_ms and not is_heard:
             return each.until_ms - now_ms or -1
         silent = [source for source in self.sources.values() if source.confirmed < each.version]
         if not silent:

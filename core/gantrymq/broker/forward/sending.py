@@ -16,7 +16,7 @@ from gantrymq.broker.forward.marks import mark_of
 from gantrymq.broker.port import Route
 from gantrymq.broker.queues.engine import RETRY_MS
 from gantrymq.broker.routing.router import OTHERS, route_from_bytes
-from gantrymq.broker.tables.forward_table import TABLE, TO
+from gantrymq.broker.tables.forward_table import QUEUES_TABLE, TABLE, TO
 from gantrymq.broker.tables.group_tables import LIGHT_BITS
 from gantrymq.broker.tables.slot_table import GROUP, SLOTS_TABLE
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -100,6 +100,7 @@ class Sending:
         self._broker.router.elsewhere(self)
         self._broker.tables.watch(SLOTS_TABLE, self._slot_row)
         self._broker.tables.watch("light", self._light_row)
+        self._broker.tables.watch(TABLE, self._queue_row)
         rows = [(int(light), key) for key, light in self._broker.tables.rows(TABLE).items() if key.startswith(TO)]
         for light, key in sorted(rows):
             name, _, life = key[len(TO) :].rpartition("/")
@@ -136,6 +137,10 @@ class Sending:
                 self.readers = {
                     cursor: port for cursor, port in self.readers.items() if cursor in self._broker.cursors.by_id
                 }
+
+    def _queue_row(self, key: str, value: bytes | None) -> None:
+        if key.startswith(TO):
+            self._broker.tables.tell(QUEUES_TABLE, key, value)
 
     def _meet(self, name: str) -> None:
         """A group of this cluster: from now on it gets every record, until its routes are known."""

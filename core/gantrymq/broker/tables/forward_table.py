@@ -8,6 +8,8 @@ from typing import Final
 TABLE: Final = "forward"
 TO: Final = "to/"
 """`to/PEER/START`: a forward queue here (value: its light queue)."""
+QUEUES_TABLE: Final = "forward_queues"
+"""Has no rows: its watchers are told of changes of `to/` rows alone, for progress changes with every pull."""
 READ: Final = "read/"
 """`read/SOURCE/START`: below which offset a forward queue of another group was read."""
 SOURCE: Final = "source/"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from gantrymq.broker.forward.receiving import NEWS_TABLE
 from gantrymq.broker.forward.sending import CURSOR_GROUP, LEASE_MS
 from gantrymq.broker.port import EARLIEST, Outcome
-from gantrymq.broker.tables.forward_table import TABLE, TO
+from gantrymq.broker.tables.forward_table import QUEUES_TABLE, TABLE, TO
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.procedures.driver import Steps, pause, run
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gantrymq.broker.forward.receiving import Receiving
     from gantrymq.broker.forward.sending import Sending
     from gantrymq.broker.port import CursorInfo, Delivery, Done, Start
+    from gantrymq.cluster.forward.pulls import Pulls
     from gantrymq.net.api import Wheel
     from gantrymq.services import Clock
 
@@ -78,9 +79,10 @@ class Owner(Protocol):
 class Following:
     """See the module. `own`: this group's name."""
 
-    def __init__(self, broker: Owner, own: str, name: str, port: PeerPort) -> None:
+    def __init__(self, broker: Owner, own: str, name: str, port: PeerPort, pulls: Pulls) -> None:
         self._broker = broker
         self._own = own
+        self._pulls = pulls
         self._name = name
         self._port = port
         self._attempt = 0
@@ -91,6 +93,12 @@ class Following:
         self._queues: dict[str, int] = {}
         """Its forward queues for this group: light queue by start."""
         self._unflushed = 0
+        self._pulled_s = 0.0
+        """When it was asked for records last, as `Pulls` has it."""
+        self._has_more = False
+        """It has said so since it answered last."""
+        self._polls = False
+        """It is asked anyway before long."""
         self._on_news: Callable[[], None] = _nothing
         self._on_records: Callable[[], None] = _nothing
 
@@ -190,7 +198,8 @@ class Following:
                 self._queues[key[len(begin) :]] = light
                 self._on_records()
 
-        rows: dict[str, bytes] = yield partial(self._port.watch_table, TABLE, changed)
+        yield partial(self._port.watch_table, QUEUES_TABLE, changed)
+        rows: dict[str, bytes] = yield partial(self._port.watch_table, TABLE, None)
         for key, value in rows.items():
             changed(key, value)
         while attempt == self._attempt:
@@ -202,23 +211,38 @@ class Following:
 
     def _until_records(self, go_on: Callable[[], None]) -> None:
         """...or a later start has another forward queue."""
-        wake = self._on_records = _Once(go_on)
-        self._later(ASK_MS, wake)
+        self._on_records = _Once(go_on)
+        if not self._polls:
+            self._polls = True
+            self._later(ASK_MS, self._poll)
+
+    def _poll(self) -> None:
+        self._polls = False
+        self._on_records()
+
+    def _until_pull(self, go_on: Callable[[], None]) -> None:
+        self._pulled_s = self._pulls.wait(self._pulled_s, go_on)
 
     def _drain(self, attempt: int, life: str, light: int) -> Steps:
         """Read a forward queue, the one of the present start for ever. One of an earlier start is deleted at its end."""
         port = self._port
         info: CursorInfo = yield partial(port.open_cursor, f"~{light}", CURSOR_GROUP, EARLIEST)
-        port.watch(info.cursor, lambda cursor: self._on_records())
+        port.watch(info.cursor, self._ready)
         while attempt == self._attempt:
             if self._unflushed >= UNFLUSHED_MAX:
                 yield pause(self._until_records)
                 continue
+            yield pause(self._until_pull)
+            if attempt != self._attempt:
+                return
             found: list[Delivery] = yield partial(port.acquire, info.cursor, _HOLDER, RECORDS_AT_ONCE, BYTES_AT_ONCE)
             if attempt != self._attempt:
                 return
+            self._has_more = len(found) >= RECORDS_AT_ONCE  # else the source says when there is more
             if found:
                 yield from self._take(attempt, life, info.cursor, found)
+                if not self._has_more and attempt == self._attempt:
+                    yield pause(self._until_records)
             elif light != max(self._queues.values(), default=light) and not self._unflushed:
                 port.watch(info.cursor, None)
                 yield partial(port.delete_light, light)
@@ -226,6 +250,10 @@ class Following:
                 return
             else:
                 yield pause(self._until_records)
+
+    def _ready(self, _cursor: int) -> None:
+        self._has_more = True
+        self._on_records()
 
     def _take(self, attempt: int, life: str, cursor: int, found: list[Delivery]) -> Steps:
         receiving = self._broker.receiving

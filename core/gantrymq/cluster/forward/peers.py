@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gantrymq.cluster.forward.following import Following, Owner, PeerPort
+from gantrymq.cluster.forward.pulls import Pulls
+
+Connect = Callable[[str], tuple[PeerPort, Callable[[], None]]]
 
 
 class Peers:
     """`connect(name)`: a port that is kept connected to that group, and what ends it."""
 
-    def __init__(self, broker: Owner, own: str, connect: Callable[[str], tuple[PeerPort, Callable[[], None]]]) -> None:
+    def __init__(self, broker: Owner, own: str, connect: Connect, pulls: Pulls) -> None:
         self._broker = broker
         self._own = own
         self._connect = connect
+        self._pulls = pulls
         self._known: dict[str, tuple[Following, Callable[[], None]]] = {}
 
     def start(self) -> None:
@@ -22,7 +26,7 @@ class Peers:
 
     def _met(self, name: str) -> None:
         port, close = self._connect(name)
-        following = Following(self._broker, self._own, name, port)
+        following = Following(self._broker, self._own, name, port, self._pulls)
         self._known[name] = (following, close)
         following.start()
 

@@ -1,6 +1,6 @@
 """A record of another broker group as its owner stores it: topic `rmq_sys_gantry_forwarded` (docs/formats/forwarded.md).
 
-It has the sender's properties, birth and flags. In front of the body stands where it was stored first:
+It has the sender's properties, birth and flags, and is not in the index: who asks for its keys asks for its own topic, at its source. In front of the body stands where it was stored first:
 
       0  magic "GFW1" 4 | queue id 4 | queue offset 8 | position 8 | store ms 8 | sysFlag 4 | length of the topic 2 | of the host 1 | topic | host | body
 """
@@ -12,12 +12,9 @@ from typing import Final
 
 from gantrymq.model.message import FORWARDED, Message
 from gantrymq.model.names import FORWARDED_TOPIC
-from gantrymq.model.properties import index_keys
 from gantrymq.store.log import record
 
 _MAGIC: Final = b"GFW1"
-_KEY: Final = b"KEY"
-"""In the names of both properties that have keys."""
 _HEAD: Final = Struct(">4siqqqiHB")
 
 
@@ -33,8 +30,7 @@ class Forwarded(Message):
             len(topic), len(host),
         )  # fmt: skip
         body = b"".join((head, topic, host, found.body))
-        keys = index_keys(properties) if _KEY in properties else ()  # in the index, as a recovery would put them there
-        super().__init__(FORWARDED_TOPIC, body, properties, found.tag, keys, 0, found.born_ms)
+        super().__init__(FORWARDED_TOPIC, body, properties, found.tag, (), 0, found.born_ms)
         self.kind = FORWARDED
         self.born_host, self.flag, self.sys_flag = found.born_host, found.flag, found.sys_flag
         self.reconsume_times, self.exchange = found.reconsume_times, found.exchange

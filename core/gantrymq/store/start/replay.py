@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from gantrymq.model import properties as props
 from gantrymq.model.errors import GantryError
-from gantrymq.model.names import LMQ_PREFIX, OWN_LIGHT_PREFIX, light_id
+from gantrymq.model.names import FORWARDED_TOPIC, LMQ_PREFIX, OWN_LIGHT_PREFIX, light_id
 from gantrymq.store.light.queues import LIGHT_MAX
 from gantrymq.store.log import record
 from gantrymq.store.log.groups import DISPATCH_TOPIC, continuation_pairs, origin_of
@@ -149,7 +149,7 @@ class Replay:
         """The topic if its records are ordinary ones; None sends them the long way."""
         topic: Topic | None = None
         text = name.decode("utf-8", "replace")
-        if text != DISPATCH_TOPIC and text not in WAITING_TOPICS:
+        if text not in (DISPATCH_TOPIC, FORWARDED_TOPIC) and text not in WAITING_TOPICS:
             try:
                 topic = self._queues.topic(text)
             except GantryError:
@@ -177,7 +177,7 @@ class Replay:
 
     def _into_queue(self, message: Message, run: list[Indexed]) -> None:
         transaction = message.sys_flag & 12
-        if transaction != 12:
+        if transaction != 12 and message.topic != FORWARDED_TOPIC:
             keys = props.find(message.properties, props.KEYS).split(" ")
             unique = props.find(message.properties, props.UNIQ_KEY)
             names = tuple([key for key in (unique, *keys) if key])

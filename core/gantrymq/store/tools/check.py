@@ -13,7 +13,7 @@ from typing import Final
 from gantrymq.model import properties as props
 from gantrymq.model.dialect import DialectError, read_json
 from gantrymq.model.message import Message
-from gantrymq.model.names import LMQ_PREFIX, OWN_LIGHT_PREFIX, is_own_system_topic, java_hash
+from gantrymq.model.names import FORWARDED_TOPIC, LMQ_PREFIX, OWN_LIGHT_PREFIX, is_own_system_topic, java_hash
 from gantrymq.store.checkpoints.positions import CHECKPOINT
 from gantrymq.store.index.geometry import ROCKETMQ_SLOTS, IndexBytes, find_slots, first_unreachable, unreachable
 from gantrymq.store.index.index_file import PROBED_ENTRIES
@@ -58,7 +58,7 @@ def places_of(message: Message) -> Iterator[tuple[str, int, int]]:
 
 def hashes_of(message: Message) -> set[int]:
     """Key hashes that the index must hold for a record."""
-    if message.sys_flag & 12 == 12:
+    if message.sys_flag & 12 == 12 or message.topic == FORWARDED_TOPIC:
         return set()
     return {key_hash(message.topic, key) for key in props.index_keys(message.properties)}
 

@@ -16,7 +16,7 @@ from gantrymq.net.procedures.driver import run
 from gantrymq.net.testing import ManualClock
 from gantrymq.store.testing import MemoryFileSystem
 from tests.broker.node import Node
-from tests.cluster.forward.forward_site import ForwardSite
+from tests.cluster.forward.forward_site import ForwardSite, at_once
 from tests.cluster.forward.long_line import LongLine
 from tests.cluster.site import Line
 from tests.cluster.slots.slot_site import KEEPER
@@ -68,7 +68,7 @@ class FaultySite(ForwardSite):
 
         link: Any = None if name == KEEPER else self.dial(name, KEEPER)
         SlotKeeper(node.broker, link, self.random.getrandbits).start()
-        Peers(node.broker, name, connect).start()
+        Peers(node.broker, name, connect, at_once(node.wheel)).start()
 
     def dial(self, source: str, target: str) -> LongLine:
         """Kept connected from now on."""

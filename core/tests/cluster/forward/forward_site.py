@@ -11,9 +11,11 @@ from gantrymq.broker.port import EARLIEST, Outcome, Route
 from gantrymq.broker.tables.slot_table import given_away
 from gantrymq.cluster.forward.following import PeerPort
 from gantrymq.cluster.forward.peers import Peers
+from gantrymq.cluster.forward.pulls import Pulls
 from gantrymq.cluster.slots.changes import forget
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
+from gantrymq.net.api import Wheel
 from gantrymq.store.testing import MemoryFileSystem
 from tests.broker.node import Node
 from tests.cluster.site import Line
@@ -50,7 +52,7 @@ class ForwardSite(SlotSite):
             port: Any = line
             return port, line.close
 
-        Peers(node.broker, name, connect).start()
+        Peers(node.broker, name, connect, at_once(node.wheel)).start()
         for (_, target), line in self.lines.items():
             if target == name and not line.up:
                 line.node = node
@@ -153,6 +155,11 @@ class ForwardSite(SlotSite):
 
     def peer(self, name: str, other: str) -> Peer:
         return self.nodes[name].broker.sending.peers[other]
+
+
+def at_once(wheel: Wheel) -> Pulls:
+    """Nobody waits to ask."""
+    return Pulls(lambda: wheel.now_ms() / 1000, lambda delay_s, call: call())
 
 
 def code_of(result: Any) -> ErrorCode:

@@ -8,7 +8,7 @@ import pytest
 
 from gantrymq.broker.forward.receiving import GRANTED_MS, NEWS_TABLE
 from gantrymq.broker.forward.sending import LEASE_MS
-from gantrymq.broker.tables.forward_table import TABLE, TO
+from gantrymq.broker.tables.forward_table import QUEUES_TABLE, TABLE, TO
 from gantrymq.model import properties as props
 from gantrymq.model.errors import ErrorCode
 from gantrymq.model.message import Message
@@ -68,20 +68,21 @@ def test_the_record_keeps_where_and_when_it_was_stored_first():
     assert (found.born_ms, found.store_ms, found.store_host) == (origin.born_ms, origin.store_ms, origin.store_host)
 
 
-def test_the_index_has_its_keys_as_a_recovery_would_put_them_there():
+def test_the_index_of_its_source_alone_has_its_keys():
     site = ForwardSite("a", "b")
     site.queue("b", "a")
     message = Message("t", b"one", b"TAGS\x01a\x02KEYS\x01k1 k2\x02UNIQ_KEY\x01u1\x02", "a", ("u1", "k1", "k2"))
     site.ask("a", "submit", [message])
     site.wait(200)
 
-    def found() -> list[int]:
-        store = site.nodes["b"].store
+    def found(name: str) -> list[int]:
+        store = site.nodes[name].store
         return [len(store.query(topic, key, 9, 0, 1 << 60)) for topic in (FORWARDED_TOPIC, "t") for key in ("u1", "k2")]
 
-    before = found()
+    assert found("a") == [0, 0, 1, 1]
+    before = found("b")
     site.start("b", site.kill("b"))
-    assert before == found() == [1, 1, 0, 0]
+    assert before == found("b") == [0, 0, 0, 0]
 
 
 def test_order_holds_and_nothing_is_forwarded_twice():
@@ -104,6 +105,32 @@ def test_a_bind_is_answered_when_the_others_know():
         site.begun("a", "submit", [Message("t", b"%d" % number, f"TAGS\x01x{number}\x02".encode(), f"x{number}")])
     site.wait(200)
     assert site.bodies("b", cursor) == numbered(0, 20)
+
+
+def test_a_bind_waits_until_a_new_directory_knows_the_groups():
+    site = ForwardSite("a", "b")
+    light, _ = site.queue("b", "a")
+    slots = site.nodes["b"].broker.slots
+    slots.known = False
+    box = site.begun("b", "add_route", site.route(light, "x", "more"))
+    site.wait(1_500)
+    assert box == []
+    slots.known = True
+    site.wait(1_500)
+    assert box == [None]
+
+
+def test_progress_is_told_to_no_source():
+    site = ForwardSite("a", "b")
+    _, cursor = site.queue("b", "a")
+    told: list[str] = []
+    site.begun("b", "watch_table", QUEUES_TABLE, lambda key, value: told.append(key))
+    for number in range(3):
+        site.publish("a", b"%d" % number)
+        site.wait(200)
+    assert site.bodies("b", cursor) == numbered(0, 3)
+    assert site.nodes["b"].broker.receiving.progress("a", site.nodes["a"].broker.sending.life) == 3
+    assert told == []
 
 
 def test_a_silent_group_delays_a_bind_once():
