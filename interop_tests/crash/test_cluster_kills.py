@@ -1,7 +1,7 @@
 """Three nameservers, three brokers and two gateways as processes: kill -9 and restart of each under load from MQTT, AMQP and Remoting.
 
-Every acknowledged message is in a log, in an AMQP queue and in an MQTT session that both lie in all groups, and each group's part of
-them is in queue order.
+Every acknowledged message is in a log, in an AMQP queue and in an MQTT session, wherever these lie, and what one broker stored is there
+in queue order.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ class Site:
 
     @staticmethod
     def seen(stored: set[Id], where: dict[Id, int], got: list[Id], name: str) -> list[Any]:
-        """Everything at least once, and what came first of each group's part in its order."""
+        """Everything at least once, and what came first of what each broker stored in its order."""
         findings = list(compare(stored, stored, set(got), name))
         first = list(dict.fromkeys(got))
         for number in range(BROKERS):
