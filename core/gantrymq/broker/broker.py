@@ -148,7 +148,7 @@ class Broker:
         self.delays = Delays(self, options.timer, options.on_delays_settled)
         self.transactions = Transactions(self, options.transactions)
         self.pops: Pops = Pops(self)
-        self.slots = Slots(config, self.tables, turn, self.leases, self.seats)
+        self.slots = Slots(config, self.tables, turn, self.leases)
         self.sending = Sending(self, self.slots, config.forward_records_max, options.random_bits)
         self.receiving = Receiving(self, self.slots, self.sending)
         self.parts: list[Part] = [

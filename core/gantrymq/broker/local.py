@@ -406,15 +406,12 @@ class LocalBrokerPort:
             self._broker.queues.used(found)
 
     def take_seat(
-        self, cursor: int, terms: Terms, on_turn: Callable[[int, bool], None], token: Any, on_done: Done,
-        *, under: Under | None = None,
-    ) -> None:  # fmt: skip
+        self, cursor: int, terms: Terms, on_turn: Callable[[int, bool], None], token: Any, on_done: Done
+    ) -> None:
         try:
-            if under is not None:
-                self._broker.slots.check(under)
             found = self._broker.cursors.get(cursor)
             self._broker.queues.used(found)
-            seat = self._broker.seats.take(found, self._number, terms, on_turn, NO_SLOT if under is None else under[0])
+            seat = self._broker.seats.take(found, self._number, terms, on_turn)
         except GantryError as error:
             on_done(token, error)
             return

@@ -279,12 +279,11 @@ class QueuePort(Protocol):
 
     def scan(self, cursor: int, offset: int, count_max: int, bytes_max: int, token: object, on_done: Done) -> None:
         """Read the queue without taking anything: entries from `offset` on that the cursor is not done with, at least one if there is any, as
-        deliveries counted 1. Result: `Scanned`. At the queue's end the watcher is called at the next entry. STORE_FAILED as with `acquire`;
-        NOT_SUPPORTED over several broker groups."""
+        deliveries counted 1. Result: `Scanned`. At the queue's end the watcher is called at the next entry. STORE_FAILED as with `acquire`."""
 
     def seek(self, cursor: int, start: Start, token: object, on_done: Done) -> None:
         """For `scan`. Result: the offset of the oldest entry that the cursor is not done with (`earliest`), of the next that enters (`end`), of the
-        first that was stored at that `time` or later. NOT_SUPPORTED as there."""
+        first that was stored at that `time` or later."""
 
     def take_seat(
         self, cursor: int, terms: Terms, on_turn: Callable[[int, bool], None], token: object, on_done: Done

@@ -1,25 +1,26 @@
-"""Cursors of a gateway process over several broker groups: a part in each group, merged by whoever acquires. Where the cluster has slots, one of
-a light queue has a single part, at the queue's owner (`owned/queues.py`)."""
+"""Cursors of a gateway process over several broker groups: each at the group that has its queue (`owned/queues.py`)."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from gantrymq.broker.port import AGAIN, DETAILS_MAX, CursorDetails, CursorInfo, Done, Outcome, Start, Terms
-from gantrymq.cluster import join as cluster_join
-from gantrymq.cluster.everywhere import Everywhere
+from gantrymq.broker.port import AGAIN, DETAILS_MAX, FIND, CursorInfo, Done, Outcome, Start, Terms
 from gantrymq.cluster.group import ClusterCursor, Group, Part
 from gantrymq.cluster.names import GROUP_BITS, GROUPS_MAX, mark
+from gantrymq.cluster.owned.queues import OwnedQueues
 from gantrymq.cluster.patience import Patience
 from gantrymq.cluster.seats import ClusterSeats
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.queue_policy import Policy
-from gantrymq.net.procedures.driver import Call, Gathering, Steps, first_error, run
+from gantrymq.net.procedures.driver import Gathering, Steps, run
 
 if TYPE_CHECKING:
     from gantrymq.cluster.group import Cluster
+
+log = logging.getLogger(__name__)
 
 CURSORS_MAX: Final = 2_000_000
 """As many as one broker keeps."""
@@ -30,6 +31,7 @@ class ClusterCursors:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self.queues = OwnedQueues(cluster, self.drop_light)
         self.by_handle: dict[int, ClusterCursor] = {}
         self._by_name: dict[tuple[str, str], ClusterCursor] = {}
         self._patience = Patience(cluster.wheel, cluster.answers_again)
@@ -41,39 +43,38 @@ class ClusterCursors:
         self._by_name.clear()
 
     def lost(self, group: Group) -> None:
-        """A group is gone: its parts are opened again when it is back."""
+        """A group is gone: what was open there is opened again when it is back."""
         for cursor in self.by_handle.values():
-            cursor.parts.pop(group.index, None)
-            if cursor.seats:
-                self._seats.lost(cursor, group)
-
-    def rehome(self) -> None:
-        """Groups came or left: seats whose home is another group now are taken there."""
-        seated = [cursor for cursor in self.by_handle.values() if cursor.seats]
-        if seated:
-            run(self._settle_seats(seated), lambda result: None)
-
-    def _settle_seats(self, seated: Sequence[ClusterCursor]) -> Steps:
-        for cursor in seated:
-            yield from self._seats.settle(cursor)
+            if cursor.part is not None and cursor.part.group is group:
+                cursor.part = None
+                self._seats.lost(cursor)
 
     def joined(self, group: Group) -> None:
-        """A group is in use, or answers, (again): there may be something in its parts."""
-        absent = []
+        """A group is in use, or answers, (again): there may be something in its queues."""
+        waiting = []
         for cursor in self.by_handle.values():
-            if group.index in cursor.parts:
+            if cursor.part is None:
+                if self.queues.holder(cursor.queue) is group and not cursor.queue_is_gone:
+                    waiting.append(cursor)
+            elif cursor.part.group is group:
                 self.wake(cursor)
-            elif not cursor.parts and self._cluster.owned.may_have(group, cursor.queue):
-                absent.append(cursor)
-        if absent:
-            run(self._open_absent(absent, group), lambda result: None)
+                if cursor.seats:
+                    waiting.append(cursor)
+        if waiting:
+            run(self._follow(waiting, group), lambda result: None)
 
-    def _open_absent(self, absent: Sequence[ClusterCursor], group: Group) -> Steps:
-        """A group that hung answers: what was asked for meanwhile."""
-        for cursor in absent:
-            if not cursor.deleted and group.index not in cursor.parts:
-                yield from self._open_at(cursor, group, {})
+    def _follow(self, waiting: Sequence[ClusterCursor], group: Group) -> Steps:
+        """Open what was asked for while the group hung, and take the consumers again that it does not know."""
+        for cursor in waiting:
+            if not cursor.deleted and cursor.part is None:
+                try:
+                    yield from self._open_again(cursor, group)
+                except GantryError as error:
+                    if error.code is ErrorCode.UNAVAILABLE:
+                        return
+                    log.warning("cursor %s of queue %s is not open: %s", cursor.name, cursor.queue, error.text)
                 self.wake(cursor)
+            yield from self._seats.settle(cursor)
 
     def drop_light(self, light: int) -> None:
         """The light queue is being deleted."""
@@ -81,139 +82,72 @@ class ClusterCursors:
             self._drop(cursor)
 
     def open(self, queue: str, group: str, start: Start, token: Any, on_done: Done) -> None:
-        owner, absent = None, None
-        try:
-            owner = self._cluster.owned.owner_of(queue)
-        except GantryError as error:
-            if error.code is not ErrorCode.UNAVAILABLE or start.kind != AGAIN.kind:
-                on_done(token, error)
-                return
-            absent = error
         cursor = self._by_name.get((queue, group))
         if cursor is None:
             if len(self.by_handle) >= CURSORS_MAX:
                 on_done(token, GantryError(ErrorCode.LIMIT_REACHED, f"{CURSORS_MAX} cursors are open"))
                 return
             cursor = ClusterCursor(self._cluster.number(), queue, group, start)
-        elif cursor.start.kind == "find":
+        elif cursor.start.kind == FIND.kind:
             cursor.start = start
+        run(self._open(cursor), partial(self._opened, cursor, start, token, on_done))
 
-        found: dict[int, CursorInfo] = {}
-        opened = partial(self._opened, cursor, found, token, on_done)
-        if absent is not None:
-            opened(absent)
-        elif owner is not None:
-            run(self._open_at(cursor, owner, found), opened)
-        else:
-            Everywhere(self._cluster, lambda group: self._open_at(cursor, group, found), opened)
+    def _open(self, cursor: ClusterCursor) -> Steps:
+        group = yield from self.queues.find(cursor.queue)
+        info = yield from self._open_at(cursor, group)
+        return info
 
-    def _opened(
-        self, cursor: ClusterCursor, found: dict[int, CursorInfo], token: Any, on_done: Done, error: Any
-    ) -> None:
-        is_later = cursor.start.kind == AGAIN.kind and isinstance(error, GantryError)
-        if error is not None and not (is_later and error.code is ErrorCode.UNAVAILABLE and self._cluster.up):
-            on_done(token, error)
-            return
-        if not found and cursor.start.kind == "find":
-            on_done(
-                token, GantryError(ErrorCode.NOT_FOUND, f"group {cursor.name} has no cursor in queue {cursor.queue}")
-            )
-            return
+    def _opened(self, cursor: ClusterCursor, start: Start, token: Any, on_done: Done, result: Any) -> None:
+        if isinstance(result, GantryError):
+            # A topic's queue that is away is read when it is back; who wants a light queue says so.
+            is_later = start.kind == AGAIN.kind or (start.kind != FIND.kind and not cursor.queue.startswith("~"))
+            if result.code is not ErrorCode.UNAVAILABLE or not is_later or not self._cluster.up:
+                on_done(token, result)
+                return
+            result = CursorInfo(0, 0, 0, 0)
         cursor = self._by_name.setdefault((cursor.queue, cursor.name), cursor)
         self.by_handle[cursor.handle] = cursor
-        infos = list(found.values())
-        ready, unacked = sum([info.ready for info in infos]), sum([info.unacked for info in infos])
-        on_done(token, CursorInfo(cursor.handle, ready, unacked, max([info.next_offset for info in infos], default=0)))
+        on_done(token, CursorInfo(cursor.handle, result.ready, result.unacked, result.next_offset))
 
-    def _open_at(self, cursor: ClusterCursor, group: Group, found: dict[int, CursorInfo]) -> Steps:
-        name = yield from self._queue_at(cursor.queue, group)
-        if name is None or _is_deleted(cursor):
-            return
+    def _open_at(self, cursor: ClusterCursor, group: Group) -> Steps:
+        """Raises NOT_FOUND where it is only looked for; QUEUE_NOT_FOUND, also if it is deleted meanwhile."""
         attempt = group.attempt
-        try:
-            question = partial(group.port.open_cursor, name, cursor.name, cursor.start)
-            info: CursorInfo = yield self._asked(cursor, group, question)
-        except GantryError as error:
-            if error.code is ErrorCode.NOT_FOUND and cursor.start.kind == "find":
-                return
-            raise
-        found[group.index] = info
-        if group.index not in cursor.parts and attempt == group.attempt:
-            cursor.parts[group.index] = part = Part(group, info.cursor)
+        name = self.queues.name_at_holder(cursor.queue, group)
+        question = partial(group.port.open_cursor, name, cursor.name, cursor.start)
+        info: CursorInfo = yield self._cluster.decisions.ask(group, question)
+        if cursor.deleted:
+            yield partial(group.port.delete_cursor, info.cursor)
+            raise GantryError(ErrorCode.QUEUE_NOT_FOUND, f"cursor {cursor.name} of queue {cursor.queue} was deleted")
+        if attempt == group.attempt and cursor.part is None:
+            cursor.part = part = Part(group, info.cursor)
+            cursor.queue_is_gone = False
             if cursor.on_ready is not None:
                 group.port.watch(info.cursor, partial(self._part_ready, cursor, part))
             if cursor.rank:
                 group.port.rank(info.cursor, cursor.rank)
-        if _is_deleted(cursor):
-            yield from self._delete_at(cursor, group)
+        return info
 
-    def _asked(self, cursor: ClusterCursor, group: Group, question: Call) -> Call:
-        """What the group is asked; if it alone has the queue, nobody waits for it when it hangs."""
-        alone = self._cluster.owned.lies_in_one(cursor.queue)
-        return self._cluster.decisions.ask(group, question) if alone else question
+    def _open_again(self, cursor: ClusterCursor, group: Group) -> Steps:
+        try:
+            yield from self._open_at(cursor, group)
+        except GantryError as error:
+            if error.code is ErrorCode.QUEUE_NOT_FOUND:  # another gateway has deleted it
+                cursor.queue_is_gone = not cursor.deleted
+            elif error.code is not ErrorCode.NOT_FOUND or cursor.start.kind != FIND.kind:
+                raise
 
     def restore(self, group: Group) -> Steps:
-        """Open at a group that came what is open at the others, or was open there."""
-        owned = self._cluster.owned
+        """Open at a group that came what was open there, or should be."""
         for cursor in list(self.by_handle.values()):
-            if cursor.deleted or not owned.may_have(group, cursor.queue):
-                continue
-            try:
-                yield from self._open_at(cursor, group, {})
-            except GantryError as error:  # deleted meanwhile by another gateway: nobody else has it
-                if error.code is not ErrorCode.QUEUE_NOT_FOUND or not owned.lies_in_one(cursor.queue):
-                    raise
-
-    def _queue_at(self, queue: str, group: Group) -> Steps:
-        """The group's name of a queue; None if it has no part of it."""
-        if queue.startswith("~"):
-            local = yield from self._cluster.light_at(group, int(queue[1:]))
-            return f"~{local}"
-        topic, _, number = queue.rpartition("/")
-        places = self._cluster.places.get(topic)
-        if places is None and len(self._cluster.groups) > 1:
-            yield partial(self._cluster.ensure_topic, topic, False)
-            places = self._cluster.places.get(topic)
-        if places is None:
-            return queue
-        if int(number) >= len(places):
-            raise GantryError(ErrorCode.QUEUE_NOT_FOUND, f"topic {topic} has no queue {number}")
-        holder, local = places[int(number)]
-        return f"{topic}/{local}" if holder is group else None
+            if not cursor.deleted and cursor.part is None and self.queues.holder(cursor.queue) is group:
+                yield from self._open_again(cursor, group)
 
     def owner_of(self, cursor: int) -> Group | None:
-        """The group that alone has the queue of a cursor; None: each has a part, or it is not there."""
+        """The group that has the light queue of a cursor; None: it is a topic's, or not there."""
         found = self.by_handle.get(cursor)
-        if found is None or not self._cluster.owned.lies_in_one(found.queue):
+        if found is None or found.part is None or not found.queue.startswith("~"):
             return None
-        return next((part.group for part in found.parts.values()), None)
-
-    def set_policy(self, cursor: int, policy: Policy, token: Any, on_done: Done) -> None:
-        """As QueuePort.set_policy: each part for itself."""
-        try:
-            calls = self._at_parts(cursor, "set_policy", policy)
-        except GantryError as error:
-            on_done(token, error)
-        else:
-            Gathering(calls, lambda results: on_done(token, first_error(results)))
-
-    def _at_parts(self, cursor: int, method: str, *arguments: Any) -> list[Call]:
-        """What is asked of each part. Raises NOT_FOUND; where the queue lies in one group UNAVAILABLE, QUEUE_NOT_FOUND."""
-        found = self._cursor(cursor)
-        if self._cluster.owned.lies_in_one(found.queue):
-            parts = [self._part_at_owner(found)]
-        else:
-            parts = list(found.parts.values())
-        questions = [(part.group, partial(getattr(part.group.port, method), part.local, *arguments)) for part in parts]
-        return [self._asked(found, group, question) for group, question in questions]
-
-    def _part_at_owner(self, cursor: ClusterCursor) -> Part:
-        """Raises UNAVAILABLE, QUEUE_NOT_FOUND."""
-        owner = self._cluster.owned.owner_of(cursor.queue)
-        part = cursor.parts.get(owner.index) if owner is not None else None
-        if part is None:
-            raise GantryError(ErrorCode.QUEUE_NOT_FOUND, f"queue {cursor.queue} does not exist any more")
-        return part
+        return found.part.group
 
     def _cursor(self, handle: int) -> ClusterCursor:
         """Raises NOT_FOUND."""
@@ -222,31 +156,59 @@ class ClusterCursors:
             raise GantryError(ErrorCode.NOT_FOUND, f"cursor {handle} does not exist (any more)")
         return found
 
+    def _part(self, cursor: ClusterCursor) -> Part:
+        """At the group that has the queue. Raises UNAVAILABLE, QUEUE_NOT_FOUND."""
+        group = self.queues.lies_at(cursor.queue)
+        part = cursor.part
+        if part is not None and part.group is group:
+            return part
+        if cursor.queue_is_gone:
+            raise GantryError(ErrorCode.QUEUE_NOT_FOUND, f"queue {cursor.queue} does not exist any more")
+        raise GantryError(ErrorCode.UNAVAILABLE, f"queue {cursor.queue} is not open yet at broker group {group.name}")
+
+    def _ask(self, cursor: int, token: Any, on_done: Done, method: str, *arguments: Any) -> None:
+        """A question to the group that has a cursor's queue; NOT_FOUND, and as `_part`."""
+        try:
+            part = self._part(self._cursor(cursor))
+        except GantryError as error:
+            on_done(token, error)
+            return
+        question = partial(getattr(part.group.port, method), part.local, *arguments)
+        self._cluster.decisions.ask(part.group, question)(token, on_done)
+
+    def set_policy(self, cursor: int, policy: Policy, token: Any, on_done: Done) -> None:
+        self._ask(cursor, token, on_done, "set_policy", policy)
+
+    def purge(self, cursor: int, token: Any, on_done: Done) -> None:
+        self._ask(cursor, token, on_done, "purge")
+
+    def seek(self, cursor: int, start: Start, token: Any, on_done: Done) -> None:
+        self._ask(cursor, token, on_done, "seek", start)
+
+    def scan(self, cursor: int, offset: int, count_max: int, bytes_max: int, token: Any, on_done: Done) -> None:
+        found = self.by_handle.get(cursor)
+        part = found.part if found is not None else None
+        if found is not None:
+            found.armed = found.on_ready is not None
+
+        def scanned(token: Any, result: Any) -> None:
+            if not isinstance(result, GantryError) and part is not None:
+                for delivery in result.deliveries:
+                    mark(part.group.index, delivery.message)
+            on_done(token, result)
+
+        self._ask(cursor, token, scanned, "scan", offset, count_max, bytes_max)
+
     def delete(self, cursor: int, token: Any, on_done: Done) -> None:
         found = self.by_handle.get(cursor)
         if found is None:
             on_done(token, None)
             return
-        if self._cluster.owned.lies_in_one(found.queue):
-            self._delete_at_owner(found, token, on_done)
-            return
-        self._drop(found)
-
-        def deleted(error: Any) -> None:
-            if error is None and found.queue.startswith("~"):
-                key = cluster_join.gone_key("cursor", f"{found.queue[1:]}/{found.name}")
-                self._cluster.note_gone([key], partial(on_done, token))
-            else:
-                on_done(token, error)
-
-        Everywhere(self._cluster, partial(self._delete_at, found), deleted)
-
-    def _delete_at_owner(self, cursor: ClusterCursor, token: Any, on_done: Done) -> None:
         try:
-            part = self._part_at_owner(cursor)
+            part = self._part(found)
         except GantryError as error:
             if error.code is ErrorCode.QUEUE_NOT_FOUND:
-                self._drop(cursor)
+                self._drop(found)
                 on_done(token, None)
             else:
                 on_done(token, error)
@@ -254,23 +216,17 @@ class ClusterCursors:
 
         def deleted(token: Any, result: Any) -> None:
             if isinstance(result, GantryError):  # it may be there: whoever asked has to ask again
-                cursor.deleted = False
-                self.by_handle[cursor.handle] = cursor
-                self._by_name.setdefault((cursor.queue, cursor.name), cursor)
+                found.deleted = False
+                self.by_handle[found.handle] = found
+                self._by_name.setdefault((found.queue, found.name), found)
             on_done(token, result)
 
         def late(_result: Any) -> None:
-            self._drop(cursor)
+            self._drop(found)
 
-        self._drop(cursor)
+        self._drop(found)
         question = partial(part.group.port.delete_cursor, part.local)
         self._cluster.decisions.ask(part.group, question, late)(token, deleted)
-
-    @staticmethod
-    def _delete_at(cursor: ClusterCursor, group: Group) -> Steps:
-        part = cursor.parts.pop(group.index, None)
-        if part is not None:
-            yield partial(group.port.delete_cursor, part.local)
 
     def _drop(self, cursor: ClusterCursor) -> None:
         self.by_handle.pop(cursor.handle, None)
@@ -283,47 +239,12 @@ class ClusterCursors:
         if found is None:
             on_done(token, GantryError(ErrorCode.NOT_FOUND, f"cursor {cursor} does not exist (any more)"))
             return
-        self._ask(found, found.parts_to_ask(), holder, count_max, bytes_max, token, on_done)
-
-    def _ask(
-        self,
-        cursor: ClusterCursor,
-        parts: list[Part],
-        holder: int,
-        count_max: int,
-        bytes_max: int,
-        token: Any,
-        on_done: Done,
-    ) -> None:
-        """Ask the parts in turn until one has something; what a group that hangs has is served when it answers again."""
-        parts = [part for part in parts if not part.group.hangs]
-        if not parts:
-            self._arm(cursor)
+        part = found.part_to_ask()
+        if part is None:  # of a group that hangs: when it answers again
+            self._arm(found)
             on_done(token, [])
             return
-        part = parts[0]
         part.ready = False  # until its watcher calls, or it gave all that was asked for
-
-        def acquired(result: Any) -> None:
-            if isinstance(result, GantryError):
-                if result.code is not ErrorCode.UNAVAILABLE or not self._cluster.up:
-                    self._arm(cursor)
-                    on_done(token, result)
-                    return
-                result = []
-            if not result:
-                self._ask(cursor, parts[1:], holder, count_max, bytes_max, token, on_done)
-                return
-            index = part.group.index
-            for delivery in result:
-                mark(index, delivery.message)
-                delivery.offset = delivery.offset << GROUP_BITS | index
-            cursor.rotation += 1
-            if len(result) >= count_max:
-                part.ready = True
-            else:
-                self._arm(cursor)
-            on_done(token, result)
 
         def late(result: Any) -> None:
             """Whoever asked went on without it."""
@@ -331,87 +252,67 @@ class ClusterCursors:
             if not isinstance(result, GantryError):
                 part.group.port.settle([(part.local, delivery.offset, Outcome.RELEASE) for delivery in result])
 
+        acquired = partial(self._acquired, found, part, count_max, token, on_done)
         question = partial(part.group.port.acquire, part.local, holder, count_max, bytes_max)
         if len(self._cluster.groups) > 1:
             self._patience.ask(part.group, question, acquired, late)
         else:
             question(None, lambda token, result: acquired(result))
 
-    def scan(self, cursor: int, offset: int, count_max: int, bytes_max: int, token: Any, on_done: Done) -> None:
-        try:
-            found, part = self._only_part(cursor)
-        except GantryError as error:
-            on_done(token, error)
+    def _acquired(
+        self, cursor: ClusterCursor, part: Part, count_max: int, token: Any, on_done: Done, result: Any
+    ) -> None:
+        if isinstance(result, GantryError):
+            self._arm(cursor)
+            is_for_now = result.code is ErrorCode.UNAVAILABLE and self._cluster.up
+            on_done(token, [] if is_for_now else result)
             return
-        found.armed = found.on_ready is not None
-
-        def scanned(token: Any, result: Any) -> None:
-            if not isinstance(result, GantryError):
-                for delivery in result.deliveries:
-                    mark(part.group.index, delivery.message)
-            on_done(token, result)
-
-        self._asked(found, part.group, partial(part.group.port.scan, part.local, offset, count_max, bytes_max))(
-            token, scanned
-        )
-
-    def seek(self, cursor: int, start: Start, token: Any, on_done: Done) -> None:
-        try:
-            found, part = self._only_part(cursor)
-        except GantryError as error:
-            on_done(token, error)
-            return
-        self._asked(found, part.group, partial(part.group.port.seek, part.local, start))(token, on_done)
-
-    def _only_part(self, cursor: int) -> tuple[ClusterCursor, Part]:
-        """One group's offsets say nothing of another's. Raises GantryError."""
-        found = self._cursor(cursor)
-        if self._cluster.owned.lies_in_one(found.queue):
-            return found, self._part_at_owner(found)
-        if len(self._cluster.groups) > 1:
-            text = f"a queue that is read by offset lies in one broker group, and there are {len(self._cluster.groups)}"
-            raise GantryError(ErrorCode.NOT_SUPPORTED, text)
-        for part in found.parts.values():
-            return found, part
-        raise GantryError(ErrorCode.UNAVAILABLE, "the broker group of this queue is not connected")
+        index = part.group.index
+        for delivery in result:
+            mark(index, delivery.message)
+            delivery.offset = delivery.offset << GROUP_BITS | index
+        if len(result) >= count_max:
+            part.ready = True
+        else:
+            self._arm(cursor)
+        on_done(token, result)
 
     def settle(self, items: Sequence[tuple[int, int, Outcome]]) -> None:
         for index, entries in self.by_group(items).items():
             self._cluster.groups[index].port.settle(entries)
 
     def by_group(self, items: Sequence[tuple[int, int, Outcome]]) -> dict[int, list[tuple[int, int, Outcome]]]:
-        """Settlements as each group's port takes them, by the group's index; those of parts that are away are left out."""
+        """Settlements as each group's port takes them, by the group's index; those of a group that is away are left out."""
         by_group: dict[int, list[tuple[int, int, Outcome]]] = {}
         for cursor, offset, outcome in items:
             found = self.by_handle.get(cursor)
             index = offset & GROUPS_MAX - 1
-            part = found.parts.get(index) if found is not None else None
-            if part is not None:
+            part = found.part if found is not None else None
+            if part is not None and part.group.index == index:
                 by_group.setdefault(index, []).append((part.local, offset >> GROUP_BITS, outcome))
                 if outcome is Outcome.REQUEUE or outcome is Outcome.RELEASE:
                     part.ready = True
         return by_group
-
-    def release(self, holder: int) -> None:
-        for group in self._cluster.ready_groups():
-            group.port.release(holder)
 
     def watch(self, cursor: int, on_ready: Callable[[int], None] | None) -> None:
         found = self.by_handle.get(cursor)
         if found is None:
             return
         found.watch(on_ready)
-        for part in found.parts.values():
+        part = found.part
+        if part is not None:
             part.group.port.watch(part.local, None if on_ready is None else partial(self._part_ready, found, part))
 
     def take_seat(
         self, cursor: int, terms: Terms, on_turn: Callable[[int, bool], None], token: Any, on_done: Done
     ) -> None:
-        found = self.by_handle.get(cursor)
-        if found is None:
-            on_done(token, GantryError(ErrorCode.NOT_FOUND, f"cursor {cursor} does not exist (any more)"))
+        try:
+            found = self._cursor(cursor)
+            part = self._part(found)
+        except GantryError as error:
+            on_done(token, error)
         else:
-            self._seats.take(found, terms, on_turn, token, on_done)
+            self._seats.take(found, part, terms, on_turn, token, on_done)
 
     def leave_seat(self, cursor: int, seat: int, token: Any, on_done: Done) -> None:
         found = self.by_handle.get(cursor)
@@ -424,8 +325,8 @@ class ClusterCursors:
         found = self.by_handle.get(cursor)
         if found is not None:
             found.rank = rank
-            for part in found.parts.values():
-                part.group.port.rank(part.local, rank)
+            if found.part is not None:
+                found.part.group.port.rank(found.part.local, rank)
 
     def _part_ready(self, cursor: ClusterCursor, part: Part, _local: int) -> None:
         part.ready = True
@@ -433,7 +334,7 @@ class ClusterCursors:
 
     def _arm(self, cursor: ClusterCursor) -> None:
         cursor.armed = cursor.on_ready is not None
-        if cursor.ready_parts():
+        if cursor.part_to_ask() is not None:
             self.wake(cursor)
 
     def wake(self, cursor: ClusterCursor) -> None:
@@ -448,69 +349,37 @@ class ClusterCursors:
             cursor.on_ready(cursor.handle)
 
     def stats(self, cursors: Sequence[int], token: Any, on_done: Done) -> None:
-        self._gather(cursors, "stats", lambda place, one, other: _sum(cursors[place], one, other), token, on_done)
+        def named(place: int, info: CursorInfo) -> CursorInfo:
+            return CursorInfo(cursors[place], info.ready, info.unacked, info.next_offset, info.consumers)
+
+        self._gather(cursors, "stats", named, token, on_done)
 
     def details(self, cursors: Sequence[int], token: Any, on_done: Done) -> None:
-        self._gather(cursors[:DETAILS_MAX], "details", lambda place, one, other: _add(one, other), token, on_done)
+        self._gather(cursors[:DETAILS_MAX], "details", lambda place, info: info, token, on_done)
 
     def _gather(
-        self, cursors: Sequence[int], method: str, together: Callable[[int, Any, Any], Any], token: Any, on_done: Done
+        self, cursors: Sequence[int], method: str, named: Callable[[int, Any], Any], token: Any, on_done: Done
     ) -> None:
-        """What the groups say of their parts, put together by cursor; a group that does not say is left out."""
+        """What the groups say of their cursors; a group that does not say is left out."""
         by_group: dict[int, list[tuple[int, int]]] = {}
         for place, handle in enumerate(cursors):
             found = self.by_handle.get(handle)
-            for index, part in found.parts.items() if found is not None else ():
-                if self._cluster.slots.known and part.group.hangs:
-                    continue
-                by_group.setdefault(index, []).append((place, part.local))
+            part = found.part if found is not None else None
+            if part is not None and not part.group.hangs:
+                by_group.setdefault(part.group.index, []).append((place, part.local))
 
         def ask(index: int, token: Any, done: Done) -> None:
             group = self._cluster.groups[index]
-            question: Call = partial(getattr(group.port, method), [local for _, local in by_group[index]])
-            if self._cluster.slots.known:
-                question = self._cluster.decisions.ask(group, question)
-            question(token, done)
+            question = partial(getattr(group.port, method), [local for _, local in by_group[index]])
+            self._cluster.decisions.ask(group, question)(token, done)
 
         def gathered(results: list[Any]) -> None:
             infos: list[Any] = [None] * len(cursors)
             for index, result in zip(by_group, results, strict=True):
-                for (place, _), info in zip(
-                    by_group[index], () if isinstance(result, GantryError) else result, strict=False
-                ):
+                known = () if isinstance(result, GantryError) else result
+                for (place, _), info in zip(by_group[index], known, strict=False):
                     if info is not None:
-                        infos[place] = together(place, infos[place], info)
+                        infos[place] = named(place, info)
             on_done(token, infos)
 
         Gathering([partial(ask, index) for index in by_group], gathered)
-
-    def purge(self, cursor: int, token: Any, on_done: Done) -> None:
-        try:
-            calls = self._at_parts(cursor, "purge")
-        except GantryError as error:
-            on_done(token, error)
-        else:
-            Gathering(calls, lambda results: on_done(token, first_error(results) or sum(results)))
-
-
-def _sum(handle: int, one: CursorInfo | None, other: CursorInfo) -> CursorInfo:
-    if one is None:
-        return CursorInfo(handle, other.ready, other.unacked, other.next_offset, other.consumers)
-    following = max(one.next_offset, other.next_offset)
-    return CursorInfo(
-        handle, one.ready + other.ready, one.unacked + other.unacked, following, one.consumers + other.consumers
-    )
-
-
-def _add(one: CursorDetails | None, other: CursorDetails) -> CursorDetails:
-    if one is None:
-        return other
-    return CursorDetails(
-        one.ready + other.ready, one.unacked + other.unacked, one.consumers + other.consumers, one.end + other.end,
-        one.pinned + other.pinned,
-    )  # fmt: skip
-
-
-def _is_deleted(cursor: ClusterCursor) -> bool:
-    """Asked again after each answer."""
-    return cursor.deleted

@@ -1,4 +1,4 @@
-"""Emptying a broker group that is to leave: rows of tables move to their new homes, and another group decides about its light queues.
+"""Emptying a broker group that is to leave: rows of tables move to the owners of their slots.
 
 Every gateway process does it for the tables that it uses; rows are moved by comparing and changing, so several may. A row that changes
 on its way is moved again. Messages do not move: consumers take what is there.
@@ -9,9 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from gantrymq.broker.tables.group_tables import STATE_TABLE, TAG
 from gantrymq.cluster.group import Group
-from gantrymq.cluster.names import home_of
 from gantrymq.net.procedures.driver import Steps, run
 
 if TYPE_CHECKING:
@@ -36,7 +34,7 @@ class ClusterDrain:
 
     def check(self) -> None:
         """Groups came, left, or are being emptied."""
-        if not self._busy and ((self._leaving() and self._staying()) or self._returned()):
+        if not self._busy and self._leaving() and self._staying():
             self._busy = True
             run(self._work(), self._ended)
 
@@ -45,12 +43,6 @@ class ClusterDrain:
 
     def _staying(self) -> list[Group]:
         return [group for group in self._cluster.ready_groups() if not group.draining]
-
-    def _returned(self) -> list[tuple[Group, int]]:
-        """Heirs of groups that stay after all, with what they inherited."""
-        groups = self._cluster.ready_groups()
-        tags = {group.tag for group in self._staying()}
-        return [(successor, tag) for successor in groups for tag in successor.inherited if tag in tags]
 
     def _ended(self, result: Any) -> None:
         """Also when it failed: a group was lost, and the rest is done when it is back."""
@@ -62,14 +54,11 @@ class ClusterDrain:
         self.check()
 
     def _work(self) -> Steps:
-        for successor, tag in self._returned():
-            yield partial(successor.port.put, STATE_TABLE, [(f"{TAG}{tag}", None)])
         if not self._staying():
             return
         for group in self._leaving():
             for table in self._tables.names():
                 yield from self._move_table(group, table)
-            yield from self._bequeath(group)
 
     def _move_table(self, group: Group, table: str) -> Steps:
         rows: dict[str, bytes] = yield partial(group.port.watch_table, table, None)
@@ -103,13 +92,3 @@ class ClusterDrain:
         ]
         if undone:
             yield partial(home.port.put_if, table, undone)
-
-    def _bequeath(self, group: Group) -> Steps:
-        """Its tags get an heir, which has a light queue of its own for each of the group's."""
-        staying = self._staying()
-        for tag in {group.tag, *group.inherited}:
-            if any(tag in other.inherited for other in staying):
-                continue
-            name = home_of(f"tag/{tag}", [other.name for other in staying])
-            successor = next(other for other in staying if other.name == name)
-            yield partial(successor.port.put, STATE_TABLE, [(f"{TAG}{tag}", group.name.encode())])

@@ -1,4 +1,5 @@
-"""One change at every group: at those in use, at those that come into use meanwhile, and later at those that are still joining."""
+"""What really goes to every group: taps, volatile routes, watches of tables. To those in use, to those that come into use meanwhile, and later to those
+that are still joining."""
 
 from __future__ import annotations
 
@@ -17,26 +18,18 @@ if TYPE_CHECKING:
 class Everywhere:
     """`call(group)` must come out the same when it is done twice. `on_done` gets None or the first failure.
 
-    A group that is lost meanwhile is no failure: it gets the change from the others when it is back. A group that answers slowly holds
-    up this call until its connection is given up, and nothing else. `first`: the group that has it before the others get it,
-    and without which nobody gets it.
+    A group that is lost meanwhile is no failure: what is open in this process is opened there when it is back. A group that answers slowly holds
+    up this call until its connection is given up, and nothing else.
     """
 
-    __slots__ = ("_call", "_cluster", "_done", "_error", "_first", "_on_done", "_reached")
+    __slots__ = ("_call", "_cluster", "_done", "_error", "_on_done", "_reached")
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        call: Callable[[Group], Steps],
-        on_done: Callable[[Any], None],
-        first: Group | None = None,
-    ) -> None:
+    def __init__(self, cluster: Cluster, call: Callable[[Group], Steps], on_done: Callable[[Any], None]) -> None:
         self._cluster = cluster
         self._call = call
         self._on_done = on_done
         self._done: set[tuple[int, int]] = set()
         self._error: GantryError | None = None
-        self._first = first
         self._reached = 0
         self._go()
 
@@ -45,8 +38,6 @@ class Everywhere:
         if not groups or self._error is not None:
             self._finish()
             return
-        if self._first in groups:
-            groups = [self._first]
         self._done.update([(group.index, group.attempt) for group in groups])
 
         def ask(group: Group, token: Any, done: Done) -> None:
@@ -58,7 +49,7 @@ class Everywhere:
         for group, result in zip(groups, results, strict=True):
             if not isinstance(result, GantryError):
                 self._reached += 1
-            elif (group.port.up or group is self._first) and self._error is None:
+            elif group.port.up and self._error is None:
                 self._error = result
         self._go()
 

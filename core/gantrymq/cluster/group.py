@@ -1,4 +1,4 @@
-"""One broker group as a gateway process sees it, and a cursor that has a part in every group."""
+"""One broker group as a gateway process sees it, and a cursor that lies in one."""
 
 from __future__ import annotations
 
@@ -23,17 +23,13 @@ if TYPE_CHECKING:
 
 
 PENDING_MAX: Final = 100_000
-"""Changes made while a group joins, which it gets at the end; beyond them the join begins anew, and reads them from the other groups."""
-MISSED_MAX: Final = 100_000
-"""Routes that a group missed, by name; beyond them it missed "some", whatever is removed: some 10 MB a group."""
-SOME_ROUTES: Final = ""
-"""In place of the names of routes that a group missed."""
+"""What was asked of every group while one joins, which it gets at the end; beyond them the join begins anew."""
 ASK_MS: Final = 3_000
 """How long a request waits for the owner of its slot: for the end of a move, or for what a group that started has to hear first."""
 AGAIN_MS: Final = 50
 """Between two tries."""
 RETRY_MS: Final = 500
-"""Before leases and seats that are to follow their slots are tried again where the new owner did not answer for it."""
+"""Before leases that are to follow their slots are tried again where the new owner did not answer for it."""
 
 
 class GroupPort(BrokerPort, Protocol):
@@ -51,12 +47,6 @@ class GroupPort(BrokerPort, Protocol):
         """`under`: NOT_OWNER if the group does not decide about that slot under that epoch. None: it gives it whoever decides, as a deputy does."""
 
     def is_free(self, name: str, token: object, on_done: Done, *, under: Under | None = None) -> None:
-        """As `take_lease`."""
-
-    def take_seat(
-        self, cursor: int, terms: Terms, on_turn: Callable[[int, bool], None], token: object, on_done: Done,
-        *, under: Under | None = None,
-    ) -> None:  # fmt: skip
         """As `take_lease`."""
 
     def stop_slots(self, wanted: Sequence[Under], only_free: bool, token: object, on_done: Done) -> None:
@@ -88,17 +78,16 @@ class Group:
         "inherited",
         "lights",
         "member",
-        "missed",
         "name",
         "pending",
         "port",
         "ready",
-        "refused_ms",
         "registered",
         "sent",
         "settled",
         "tap_handles",
         "topics",
+        "was_used",
     )
 
     def __init__(self, name: str, index: int, port: GroupPort) -> None:
@@ -106,15 +95,13 @@ class Group:
         self.index = index
         self.port = port
         self.registered = True
-        """The nameservers know it: it counts where homes are computed."""
+        """The nameservers know it."""
         self.ready = False
-        """Connected, with everything installed that the others have."""
+        """In use: connected, and what is open in this process is open there."""
+        self.was_used = False
+        """It was in use once."""
         self.settled = False
         """Long enough in use that the other gateway processes have found it, too: new records may go there."""
-        self.missed: set[str] = set()
-        """Routes that were added, maybe, while it was not in use here: alone it would take messages that never reach those routes' queues."""
-        self.refused_ms: int | None = None
-        """Since when it is not used because of those."""
         self.hangs = False
         """Connected, but a question is open for too long: it is asked for nothing more until it answers (cluster/patience.py)."""
         self.has_slots = False
@@ -126,7 +113,7 @@ class Group:
         self.complaint = ""
         """Why the last one failed."""
         self.pending: list[Callable[[Group], Steps]] = []
-        """What was done at the groups in use while it joins."""
+        """What was asked of every group while it joins."""
         self.first_group = False
         self.member = False
         self.draining = False
@@ -135,6 +122,7 @@ class Group:
         self.topics: set[str] = set()
         """Its topics that can be written."""
         self.lights: dict[int, int] = {}
+        """Its own ids of light queues that it has under the id of another group, which made them."""
         self.sent = 0
         """Batches that were submitted there."""
         self.tap_handles: dict[int, int] = {}
@@ -144,13 +132,6 @@ class Group:
         """As LogPort.submit."""
         self.sent += 1
         self.port.submit(batch, token, on_done, sender, **whole)
-
-    def miss(self, route_id: str) -> None:
-        """It does not have this route."""
-        if len(self.missed) >= MISSED_MAX:
-            self.missed = {SOME_ROUTES}
-        if SOME_ROUTES not in self.missed:
-            self.missed.add(route_id)
 
     def later(self, call: Callable[[Group], Steps]) -> None:
         """Done when it has everything else, before it is used."""
@@ -172,27 +153,13 @@ class Group:
     def local_light(self, light: int) -> int:
         """Its own id of a light queue of the cluster; 0: it has none."""
         tag, own = split_light(light)
-        return own if tag == self.tag else self.lights.get(light, 0)
-
-    def decides(self, tag: int) -> bool:
-        """It made the light queues with this tag, or inherited them."""
-        return tag == self.tag or tag in self.inherited
+        return self.lights.get(light) or (own if tag == self.tag else 0)
 
 
 class Patient(Protocol):
     """Asks groups that may hang (cluster/patience.py)."""
 
     def ask(self, group: Group, question: Call, undo: Callable[[Any], None] = ...) -> Call: ...
-
-
-class Owned(Protocol):
-    """Says which group has a light queue (cluster/owned/queues.py)."""
-
-    def lies_in_one(self, queue: str) -> bool: ...
-
-    def owner_of(self, queue: str) -> Group | None: ...
-
-    def may_have(self, group: Group, queue: str) -> bool: ...
 
 
 class Cluster(Protocol):
@@ -204,7 +171,6 @@ class Cluster(Protocol):
     groups: list[Group]
     joining: list[Group]
     places: dict[str, list[tuple[Group, int]]]
-    withdrawn: set[str]
 
     def ready_groups(self) -> list[Group]: ...
 
@@ -213,24 +179,19 @@ class Cluster(Protocol):
     def answers_again(self, group: Group) -> None: ...
 
     slots: SlotView
-    owned: Owned
     decisions: Patient
 
     def home(self, name: str) -> Group: ...
 
     def number(self) -> int: ...
 
-    def light_at(self, group: Group, light: int) -> Steps: ...
-
     def restore(self, group: Group) -> Steps: ...
-
-    def note_gone(self, keys: Sequence[str], on_done: Callable[[Any], None]) -> None: ...
 
     def ensure_topic(self, name: str, create: int, token: Any, on_done: Done) -> None: ...
 
 
 class Part:
-    """A cursor at one group. `ready`: an acquire may find something."""
+    """A cursor at its group. `ready`: an acquire may find something."""
 
     __slots__ = ("group", "local", "ready")
 
@@ -243,7 +204,7 @@ class Part:
 class ClusterSeat:
     """A consumer of this process. `group`, `inner`: where it is registered, and as what; None while that group is away."""
 
-    __slots__ = ("active", "group", "inner", "number", "on_turn", "terms")
+    __slots__ = ("active", "asked", "group", "inner", "number", "on_turn", "terms")
 
     def __init__(self, number: int, terms: Terms, on_turn: Callable[[int, bool], None]) -> None:
         self.number = number
@@ -252,13 +213,15 @@ class ClusterSeat:
         self.group: Group | None = None
         self.inner = 0
         self.active = not terms.single
+        self.asked = False
+        """It is being registered again."""
 
 
 class ClusterCursor:
-    """One place in a queue of the whole cluster."""
+    """One place in a queue, which lies in one group."""
 
     __slots__ = (
-        "armed", "deleted", "handle", "name", "on_ready", "parts", "queue", "rank", "rotation", "seats", "start", "waking",
+        "armed", "deleted", "handle", "name", "on_ready", "part", "queue", "queue_is_gone", "rank", "seats", "start", "waking",
     )  # fmt: skip
 
     def __init__(self, handle: int, queue: str, name: str, start: Start) -> None:
@@ -266,13 +229,13 @@ class ClusterCursor:
         self.queue = queue
         self.name = name
         self.start = start
-        self.parts: dict[int, Part] = {}
-        """By group index."""
+        self.part: Part | None = None
+        """None while the group that has the queue is not in use."""
+        self.queue_is_gone = False
+        """The queue was not there any more when its group came back."""
         self.rank = 0
         self.seats: dict[int, ClusterSeat] = {}
         """Of this process, by number."""
-        self.rotation = 0
-        """The part that the next acquire asks first."""
         self.on_ready: Callable[[int], None] | None = None
         self.armed = False
         """`on_ready` is due at the next entry: set by `watch` and by an acquire that came back short."""
@@ -286,19 +249,13 @@ class ClusterCursor:
         self.on_ready = on_ready
         self.armed = on_ready is not None
 
-    def ready_parts(self) -> list[Part]:
-        """Parts that may have something."""
-        return [part for part in self.parts.values() if part.ready and part.group.ready and not part.group.hangs]
-
-    def parts_to_ask(self) -> list[Part]:
-        """Parts in the order to ask them: groups that are being emptied first (what they have is the oldest), the others in turn."""
-        # Without a watcher nobody says when a part has something again.
-        parts = [part for part in self.parts.values() if part.group.ready and (part.ready or self.on_ready is None)]
-        if len(parts) > 1:
-            at = self.rotation % len(parts)
-            parts = parts[at:] + parts[:at]
-            parts.sort(key=lambda part: not part.group.draining)
-        return parts
+    def part_to_ask(self) -> Part | None:
+        """Its part, if an acquire may find something there."""
+        part = self.part
+        if part is None or not part.group.ready or part.group.hangs:
+            return None
+        # Without a watcher nobody says when it has something again.
+        return part if part.ready or self.on_ready is None else None
 
 
 Place = tuple[Group, "Under | None"]

@@ -1,27 +1,19 @@
-"""Bringing a broker group up to date before a gateway uses it: what it says of itself, light queues, cursors and routes that the others have.
-Where the cluster has slots nothing of that is copied (`owned/join.py`).
+"""Bringing a broker group into use: what it says of itself is read, and what is open in this process is opened there. Nothing is copied.
 
-Several gateway processes may do this for the same group at once: what is made is made under a lease of that group, and the rest comes
-out the same however often it is done.
+Several groups need a table of slots (docs/decisions/0013): without it nothing that is published at one would reach the queues of another.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 from functools import partial
-from hashlib import blake2b
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from gantrymq.broker.port import EARLIEST, CursorInfo, Route
-from gantrymq.broker.routing.router import route_from_bytes
 from gantrymq.broker.tables.forward_table import TABLE as FORWARD_TABLE
 from gantrymq.broker.tables.forward_table import door_queues
 from gantrymq.broker.tables.group_tables import (
     DRAINING,
     FIRST_GROUP,
-    GONE_TABLE,
-    LIGHT_BITS,
     LIGHTS_TABLE,
     MEMBER,
     METADATA_GROUP,
@@ -30,35 +22,18 @@ from gantrymq.broker.tables.group_tables import (
 )
 from gantrymq.broker.tables.slot_table import HEAD, SLOTS_TABLE
 from gantrymq.broker.topics import PERM_WRITE
-from gantrymq.cluster.group import Group
-from gantrymq.cluster.names import cluster_light, split_light
+from gantrymq.cluster.names import split_light
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.net.procedures.driver import Steps, pause
+from gantrymq.net.procedures.driver import Steps
 
 if TYPE_CHECKING:
-    from gantrymq.cluster.group import Cluster
-
-log = logging.getLogger(__name__)
-
-LEASE_TRIES: Final = 200
-LEASE_PAUSE_MS: Final = 50
-"""Ten seconds for another gateway that makes the same light queue; it needs two answers of the group, or its lease ends with it."""
-MISSED_WAIT_MS: Final = 60_000
-"""A group that missed routes is refused for so long while those that have them stay away: two registrations of a broker, or its restart. Then
-all that is sent would be lost to everybody, not only to the queues of those routes."""
+    from gantrymq.cluster.group import Cluster, Group
 
 
 def join(cluster: Cluster, group: Group) -> Steps:
-    """Everything that `group` needs, behind `learn`, before it is used, also what happens meanwhile: nothing is left when this returns.
-
-    Result: keys of what is gone, which no group needs any more when all are in use."""
+    """Everything that `group` needs, behind `learn`, before it is used, also what happens meanwhile: nothing is left when this returns."""
     known: set[tuple[int, int]] = set()
-    gone: set[str] = set()
-    # Of its own keys those of light queues alone count: routes and cursors may have come back elsewhere meanwhile.
-    own: set[str] = yield from _gone([group])
-    given: set[str] = set()
-    """Routes that only this group had, and which others have from it now."""
     begun = False
     while True:
         others = [
@@ -67,19 +42,9 @@ def join(cluster: Cluster, group: Group) -> Steps:
             if other is not group and (other.index, other.attempt) not in known
         ]
         if others or not begun:
-            if others:
-                group.refused_ms = None
-            elif group.missed:
-                _wait_for_who_knows(cluster, group)
             known.update([(other.index, other.attempt) for other in others])
+            _refuse_without_slots(cluster, group)
             yield from found(cluster, group, others)
-            if others:
-                gone |= yield from _gone(others)
-                # At all of them: what joins at the same time has them from this group, or this one from that.
-                for other in list(cluster.ready_groups()):
-                    yield from _drop_gone_lights(other, own | gone)
-                yield from _lights_and_cursors(cluster, group, others, gone)
-                yield from _routes(cluster, group, others, gone, given)
             if not begun:
                 yield from cluster.restore(group)
             begun = True
@@ -87,38 +52,28 @@ def join(cluster: Cluster, group: Group) -> Steps:
             for call in group.take_pending():
                 yield from call(group)
         else:
-            return gone | own
+            return
 
 
-def _wait_for_who_knows(cluster: Cluster, group: Group) -> None:
-    """A group that missed a change is not used before one that did not is back, unless none of those is registered any more or comes in time."""
-    knowing = ", ".join([other.name for other in cluster.groups if other.registered and not other.missed])
-    if not knowing:
-        return
-    now_ms = cluster.wheel.now_ms()
-    if group.refused_ms is None:
-        group.refused_ms = now_ms
-    if now_ms - group.refused_ms < MISSED_WAIT_MS:
-        raise GantryError(ErrorCode.UNAVAILABLE, f"it missed changes, and {knowing} is not in use")
-    log.warning(
-        "broker group %s is used although it missed changes: %s was not in use for %d s. What is sent now does not reach "
-        "subscriptions and bindings that were made while %s was away",
-        group.name, knowing, MISSED_WAIT_MS // 1000, group.name,
-    )  # fmt: skip
-
-
-def _gone(others: list[Group]) -> Steps:
-    """Keys of what was deleted while groups were away."""
-    found: set[str] = set()
-    for other in others:
-        rows: dict[str, bytes] = yield partial(other.port.watch_table, GONE_TABLE, None)
-        found.update(rows)
-    return found
-
-
-def gone_key(kind: str, name: str) -> str:
-    """Key in the table of what is gone: `route` and its id, `light` and its id, `cursor` and `<light>/<name>`."""
-    return f"{kind}/{blake2b(name.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}"
+def _refuse_without_slots(cluster: Cluster, group: Group) -> None:
+    """A group without a table is used alone or not at all, and of several new ones that come at once none. Raises UNAVAILABLE."""
+    others = [other for other in cluster.groups if other is not group]
+    without = ", ".join([other.name for other in others if other.ready and not other.has_slots])
+    registered = ", ".join([other.name for other in others if other.registered])
+    why = ""
+    if group.has_slots:
+        why = f"has a table of slots, and {without}, which is in use, has none" if without else ""
+    elif without:
+        why = f"has no table of slots, nor has {without}, which is in use"
+    elif cluster.slots.known:
+        why = "has no table of slots, which the cluster has"
+    elif registered and not group.was_used and not group.first_group:
+        why = f"has no table of slots, and {registered} is registered, too"
+    if why:
+        raise GantryError(
+            ErrorCode.UNAVAILABLE,
+            f"broker group {group.name} {why}: give all brokers the same broker.metadata_group (docs/operations/cluster.md)",
+        )
 
 
 def learn(cluster: Cluster, group: Group) -> Steps:
@@ -148,18 +103,23 @@ def learn(cluster: Cluster, group: Group) -> Steps:
             group.member = value is not None
 
     def slot(key: str, value: bytes | None) -> None:
-        if key == HEAD:
-            group.has_slots = value is not None
-        cluster.slots.learn(key, value)
+        if is_taken:
+            group.has_slots = group.has_slots if key != HEAD else value is not None
+            cluster.slots.learn(key, value)
 
+    is_taken = False
     group.topics.clear()
     group.inherited.clear()
-    group.lights.clear()
-    group.has_slots = False
     for table, watcher in ((SLOTS_TABLE, slot), ("topic", topic), (LIGHTS_TABLE, light), (STATE_TABLE, state)):
         rows: dict[str, bytes] = yield partial(group.port.watch_table, table, watcher)
         if table == SLOTS_TABLE:
             cluster.slots.refuse_another(group.name, rows)
+            group.has_slots = HEAD in rows
+            if group.has_slots:  # before anything is asked by it
+                _refuse_without_slots(cluster, group)
+            is_taken = True
+        elif table == LIGHTS_TABLE:  # kept until here: who asks meanwhile is not sent to the group that made a queue
+            group.lights.clear()
         for key, value in rows.items():
             watcher(key, value)
     if METADATA_GROUP in rows and not group.has_slots:
@@ -216,163 +176,3 @@ def _refuse_a_taken_tag(cluster: Cluster, group: Group) -> None:
             ErrorCode.ILLEGAL_ARGUMENT,
             f"broker group {group.name} is new here, and the ids of its light queues would be those of others: {why}; give it another broker.name",
         )
-
-
-def make_light(cluster: Cluster, group: Group, light: int) -> Steps:
-    """A light queue at `group` for one that another group made; its local id."""
-    lease = f"light/{light}"
-    epoch = yield from _lease(cluster, group, lease)
-    try:
-        found = group.lights.get(light)
-        if found is not None:  # its row came before the lease that its maker gave up
-            return found
-        local: int = yield group.port.create_light
-        yield partial(group.port.put, LIGHTS_TABLE, [(str(light), str(local).encode())])
-        return group.lights.setdefault(light, local)
-    finally:
-        group.port.drop_lease(lease, epoch)
-
-
-def _lease(cluster: Cluster, group: Group, name: str) -> Steps:
-    """A lease of a group, waited for; raises LEASE_HELD in the end."""
-    for _ in range(LEASE_TRIES):
-        try:
-            epoch: int = yield partial(group.port.take_lease, name, False, lambda name: None)
-            return epoch
-        except GantryError as error:
-            if error.code is not ErrorCode.LEASE_HELD:
-                raise
-        at_ms = cluster.wheel.now_ms() + LEASE_PAUSE_MS
-        yield pause(lambda go_on: cluster.wheel.call_at(at_ms, lambda now_ms: go_on()))  # noqa: B023 (called at once)
-    raise GantryError(ErrorCode.LEASE_HELD, f"broker group {group.name}: {name} is held by another gateway")
-
-
-def _lights_and_cursors(cluster: Cluster, group: Group, others: list[Group], gone: set[str]) -> Steps:
-    """Every group's cursors in its own light queues have one here, too, before a route can fill them."""
-    yield from _drop_gone(group, others, gone)
-    for other in others:
-        # Ours before theirs: what another gateway makes meanwhile is there first at its maker, then here.
-        ours = list(group.lights.items())
-        alive: dict[str, bytes] = yield partial(other.port.watch_table, "light", None)
-        for light, local in ours:
-            tag, own = split_light(light)
-            at_other = str(own) in alive if tag == other.tag else light in other.lights
-            if other is _decider(cluster, group, others, tag) and not at_other:  # deleted while this group was away
-                yield partial(group.port.delete_light, local)
-                yield partial(group.port.put, LIGHTS_TABLE, [(str(light), None)])
-        yield from _copy_cursors(cluster, other, group)
-        yield from _copy_cursors(cluster, group, other)
-
-
-def _decider(cluster: Cluster, group: Group, others: list[Group], tag: int) -> Group | None:
-    """Who among `others` says which light queues with this tag there are: the group that made them, else its heir."""
-    if group.decides(tag) or any(
-        known.tag == tag and known not in others for known in cluster.groups if known.registered
-    ):
-        return None
-    found = [other for other in others if other.decides(tag)]
-    return next((other for other in found if other.tag == tag), found[0] if found else None)
-
-
-def _drop_gone(group: Group, others: list[Group], gone: set[str]) -> Steps:
-    """Its light queues, and cursors in light queues, that were deleted at the others while it was away."""
-    if not any(not key.startswith("route/") for key in gone):
-        return
-    yield from _drop_gone_lights(group, gone)
-    elsewhere: set[tuple[int, str]] = set()
-    for other in others:
-        elsewhere |= {(light, name) for light, _, name in (yield from _cursors(other))}
-    for light, queue, name in (yield from _cursors(group)):
-        if (light, name) not in elsewhere and gone_key("cursor", f"{light}/{name}") in gone:
-            info: CursorInfo = yield partial(group.port.open_cursor, queue, name, EARLIEST)
-            yield partial(group.port.delete_cursor, info.cursor)
-
-
-def _drop_gone_lights(group: Group, gone: set[str]) -> Steps:
-    """Its light queues, also those that stand for others', that were deleted while it was away. Nothing that came back can be lost: an id is
-    never used again."""
-    if not any(key.startswith("light/") for key in gone):
-        return
-    rows: dict[str, bytes] = yield partial(group.port.watch_table, "light", None)
-    foreign = {local: light for light, local in group.lights.items()}
-    for local in [int(key) for key in rows if key.isdigit()]:
-        light = foreign.get(local) or cluster_light(group.tag, local)
-        if gone_key("light", str(light)) in gone:
-            yield partial(group.port.delete_light, local)
-            if local in foreign:
-                yield partial(group.port.put, LIGHTS_TABLE, [(str(light), None)])
-
-
-def _cursors(group: Group) -> Steps:
-    """Cursors in the group's light queues: (light queue in the cluster, the group's name of it, name of the cursor)."""
-    rows: dict[str, bytes] = yield partial(group.port.watch_table, "cursor", None)
-    foreign = {local: light for light, local in group.lights.items()}
-    found = []
-    for key, value in rows.items():
-        if key == "next":
-            continue
-        queue, name, _ = json.loads(value)
-        if queue.startswith("~"):
-            local = int(queue[1:])
-            found.append((foreign.get(local) or cluster_light(group.tag, local), queue, name))
-    return found
-
-
-def _copy_cursors(cluster: Cluster, source: Group, target: Group) -> Steps:
-    have = {(light, name) for light, _, name in (yield from _cursors(target))}
-    for light, _, name in (yield from _cursors(source)):
-        if source.decides(split_light(light)[0]) and (light, name) not in have:
-            local = yield from cluster.light_at(target, light)
-            yield partial(target.port.open_cursor, f"~{local}", name, EARLIEST)
-
-
-def _routes(cluster: Cluster, group: Group, others: list[Group], gone: set[str], given: set[str]) -> Steps:
-    here: dict[str, Route] = yield from _cluster_routes(group)
-    elsewhere: dict[str, Route] = {}
-    for other in others:
-        found = yield from _cluster_routes(other)
-        for route_id, route in found.items():
-            elsewhere.setdefault(route_id, route)
-    makers = {other.tag for other in others}.union(*[other.inherited for other in others])
-    alone = [route_id for route_id in here if route_id not in elsewhere]
-    stale = [
-        route_id
-        for route_id in alone
-        if (here[route_id].light and here[route_id].light >> LIGHT_BITS in makers)
-        or gone_key("route", route_id) in gone
-    ]
-    if stale:  # removed while this group was away
-        yield partial(group.port.remove_routes, stale)
-    if withdrawn := [route_id for route_id in stale if route_id in given]:  # who knows of that came after those
-        for other in list(cluster.ready_groups()):
-            yield partial(other.port.remove_routes, withdrawn)
-    for route_id, route in elsewhere.items():
-        mine = here.get(route_id)
-        if route_id in cluster.withdrawn:
-            continue  # meanwhile; this group hears of it, too, before it is used
-        if mine is None or (mine != route and route.light >> LIGHT_BITS != group.tag):
-            yield from _install(cluster, group, route)
-        elif mine != route:  # nobody could change it without this group
-            alone.append(route_id)
-    for route_id in set(alone) - set(stale):
-        given.add(route_id)
-        for other in others:
-            if route_id not in cluster.withdrawn:
-                yield from _install(cluster, other, here[route_id])
-
-
-def _cluster_routes(group: Group) -> Steps:
-    """The group's routes with light ids of the cluster."""
-    rows: dict[str, bytes] = yield partial(group.port.watch_table, "route", None)
-    foreign = {local: light for light, local in group.lights.items()}
-    routes = {}
-    for route_id, value in rows.items():
-        route = route_from_bytes(route_id, value)
-        light = route.light and foreign.get(route.light, cluster_light(group.tag, route.light))
-        routes[route_id] = Route(route_id, route.kind, route.topic, route.expression, light)
-    return routes
-
-
-def _install(cluster: Cluster, group: Group, route: Route) -> Steps:
-    local = (yield from cluster.light_at(group, route.light)) if route.light else 0
-    yield partial(group.port.add_route, Route(route.route_id, route.kind, route.topic, route.expression, local))

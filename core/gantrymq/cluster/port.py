@@ -1,7 +1,7 @@
 """ClusterPort: the BrokerPort of a gateway process over several broker groups, so that doors see one broker.
 
-Records of a topic go to one group until it fails (order); definitions live where their key is at home; a light queue has a part and a
-cursor in every group, merged here, or where the cluster has slots lies in one (`cluster/owned`). A group that comes (again) is brought up to date before it is used (`cluster/join.py`).
+Records of a topic go to one group until it fails (order); definitions live where their key is at home; a queue lies in one group with its cursors
+(`cluster/owned`). What is open in this process is opened at a group that comes (again) before it is used (`cluster/join.py`).
 docs/architecture/cluster.md draws it.
 """
 
@@ -9,28 +9,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 from gantrymq.broker.port import POSITION_BITS, POSITION_MASK, Done, Outcome, Route, Start, Terms, TopicInfo
-from gantrymq.broker.tables.group_tables import GONE_TABLE, LIGHTS_TABLE
 from gantrymq.cluster import join as cluster_join
 from gantrymq.cluster.cursors import ClusterCursors
 from gantrymq.cluster.drain import ClusterDrain
 from gantrymq.cluster.everywhere import Everywhere
-from gantrymq.cluster.group import SOME_ROUTES, Group, GroupPort, Owned, Patient
+from gantrymq.cluster.group import Group, GroupPort, Patient
 from gantrymq.cluster.leases import ClusterLeases
 from gantrymq.cluster.names import (
     GROUPS_MAX,
     cluster_light,
     home_of,
     mark,
-    split_light,
 )
-from gantrymq.cluster.owned import join as owned_join
 from gantrymq.cluster.owned.fence import Fence
-from gantrymq.cluster.owned.queues import OwnedQueues
 from gantrymq.cluster.patience import Decisions, hangs
 from gantrymq.cluster.pieces import Piece, submit_pieces
 from gantrymq.cluster.slots.view import SlotView
@@ -54,7 +49,7 @@ JOIN_RETRY_MS: Final = (200, 500, 1000, 2000, 5000)
 """Waits between attempts to bring a connected group up to date; the last one repeats."""
 SETTLE_MS: Final = 6_000
 """A group that comes while others are in use gets no new records before: other gateway processes ask the nameservers every second, and
-what they are told of routes meanwhile they install only where they know of a group."""
+their taps hear nothing of a group that they have not found."""
 Records = list[tuple[Message, tuple[int, ...]]]
 RowApart = tuple[int, str, str, bytes | None]
 """Place in its batch of a message that is a row, too, and the row: table, key, value."""
@@ -82,14 +77,11 @@ class ClusterPort:
         self._ready: list[Group] = []
         self.joining: list[Group] = []
         """Connected, being brought up to date."""
-        self.withdrawn: set[str] = set()
-        """Routes that were removed, and not made again, since the first of these joins: those have read of them before, or read them now."""
         self._chosen: dict[str, Group] = {}
         self.slots = SlotView(turn, self.members_changed)
         self._tables = ClusterTables(self)
         self._cursors = ClusterCursors(self)
-        self._owned = OwnedQueues(self, self._cursors.drop_light)
-        self.owned: Owned = self._owned
+        self._owned = self._cursors.queues
         self._fence = Fence(self)
         self.decisions: Patient = Decisions(self, self.answers_again)
         self.places: dict[str, list[tuple[Group, int]]] = {}
@@ -113,8 +105,6 @@ class ClusterPort:
         if len(self.groups) >= GROUPS_MAX:
             raise GantryError(ErrorCode.LIMIT_REACHED, f"{GROUPS_MAX} broker groups were seen; restart the gateway")
         group = Group(name, len(self.groups), port)
-        if self.complete and not self.slots.known:
-            group.miss(SOME_ROUTES)
         self.groups.append(group)
         port.watch_state(partial(self._group_state, group))
         return group
@@ -131,7 +121,6 @@ class ClusterPort:
     def members_changed(self) -> None:
         """The nameservers know other groups than before, or a group is being emptied: homes may be elsewhere."""
         self._leases.rehome()
-        self._cursors.rehome()
         self._tables.drop_forgotten()
         self._drain.check()
 
@@ -146,7 +135,6 @@ class ClusterPort:
             self.joining.remove(group)
         if up:
             group.failures = 0
-            group.refused_ms = None
             self._join(group, group.attempt)
         elif group.ready:
             log.warning("broker group %s is gone; its queues wait until it is back", group.name)
@@ -160,19 +148,12 @@ class ClusterPort:
         if attempt == group.attempt:
             group.pending.clear()
             group.settled = not self.up  # at the start nobody was told less than we are
-            if not self.joining:
-                self.withdrawn.clear()
             self.joining.append(group)
             run(self._bring_up(group), partial(self._joined, group, attempt))
 
     def _bring_up(self, group: Group) -> Steps:
         yield from cluster_join.learn(self, group)
-        gone: set[str]
-        if self.slots.known:
-            gone = yield from owned_join.join(self, group)
-        else:
-            gone = yield from cluster_join.join(self, group)
-        return gone
+        yield from cluster_join.join(self, group)
 
     def _joined(self, group: Group, attempt: int, result: Any) -> None:
         if attempt != group.attempt:
@@ -187,8 +168,7 @@ class ClusterPort:
             self.wheel.call_at(self.wheel.now_ms() + wait_ms, lambda now_ms: self._join(group, attempt))
             return
         group.complaint = ""
-        group.missed.clear()
-        group.ready = True
+        group.ready = group.was_used = True
         self._ready.append(group)
         self._ready.sort(key=lambda one: one.index)
         self._cursors.joined(group)
@@ -197,26 +177,12 @@ class ClusterPort:
         if not group.settled:
             self.wheel.call_at(self.wheel.now_ms() + SETTLE_MS, lambda now_ms: self._settle(group, attempt))
         self.members_changed()
-        self._forget_gone(result)
         self._show_state()
 
     @staticmethod
     def _settle(group: Group, attempt: int) -> None:
         if attempt == group.attempt:
             group.settled = True
-
-    def note_gone(self, keys: Sequence[str], on_done: Callable[[Any], None]) -> None:
-        """Deleted at every group in use: `on_done` when those that are away cannot bring it back (None, or why not)."""
-        if all(group.ready for group in self.groups if group.registered):
-            on_done(None)
-            return
-        rows = [(key, b"1") for key in keys]
-        Everywhere(self, lambda group: put_rows(group, GONE_TABLE, rows), on_done)
-
-    def _forget_gone(self, keys: set[str]) -> None:
-        if keys and all(group.ready for group in self.groups if group.registered):
-            rows: list[tuple[str, bytes | None]] = [(key, None) for key in keys]
-            Everywhere(self, lambda group: put_rows(group, GONE_TABLE, rows), lambda error: None)
 
     def _show_state(self) -> None:
         if not self.complete and self.groups and all(group.ready for group in self.groups):
@@ -238,36 +204,37 @@ class ClusterPort:
         self._tables.forget()
 
     def home(self, name: str) -> Group:
-        """Where `name` is at home: at the owner of its slot, where there are slots. Raises UNAVAILABLE if that group is not there, or hangs."""
+        """Where `name` is at home: at the owner of its slot, where there are slots, else at the only group. Raises UNAVAILABLE if that group is not
+        there, or hangs."""
         if self.slots.known:
             owner = self.slots.owner(name)
             found = next((group for group in self._ready if group.name == owner), None)
             if found is None:
                 raise unavailable(owner)
-            if found.hangs:
-                raise hangs(found)
-            return found
-        registered = [group for group in self.groups if group.registered or group.ready]
-        registered = [group for group in registered if not group.draining] or registered
-        if not registered:
-            raise unavailable("any")
-        found = (
-            registered[0] if len(registered) == 1 else self._named(home_of(name, [group.name for group in registered]))
-        )
-        if not found.ready:
-            raise unavailable(found.name)
+        elif self._ready:
+            found = self._ready[0]
+        else:
+            raise self._none_in_use()
         if found.hangs:
             raise hangs(found)
         return found
 
+    def _none_in_use(self) -> GantryError:
+        why = self.why()
+        return GantryError(
+            ErrorCode.UNAVAILABLE, f"no broker group is in use: {why}" if why else "no broker group is connected"
+        )
+
+    def why(self) -> str:
+        """Why groups that are connected are not in use; empty where nothing is known."""
+        return "; ".join(
+            dict.fromkeys(
+                [group.complaint for group in self.groups if group.complaint and group.port.up and not group.ready]
+            )
+        )
+
     def _named(self, name: str) -> Group:
         return next(group for group in self.groups if group.name == name)
-
-    def maker_of(self, light: int) -> Group | None:
-        """The group that made a light queue, if it is in use."""
-        tag, _ = split_light(light)
-        makers = [group for group in self._ready if group.decides(tag)]
-        return next((group for group in makers if group.tag == tag), makers[0] if makers else None)
 
     def close(self) -> None:
         """Nobody uses it any more. May be called twice."""
@@ -379,7 +346,7 @@ class ClusterPort:
     ) -> list[Piece]:
         """What each group gets of a batch with settlements and rows. Raises UNAVAILABLE."""
         if not self._ready:
-            raise unavailable("any")
+            raise self._none_in_use()
         pieces: dict[int, Piece] = {}
 
         def piece(index: int) -> Piece:
@@ -432,7 +399,7 @@ class ClusterPort:
             elif create and self._ready:
                 make()
             else:
-                on_done(token, first_error(results) or unavailable("any"))
+                on_done(token, first_error(results) or self._none_in_use())
 
         Gathering([partial(group.port.ensure_topic, name, False) for group in self._ready], gathered)
 
@@ -495,54 +462,10 @@ class ClusterPort:
     # Routes and taps.
 
     def add_route(self, route: Route, token: Any, on_done: Done) -> None:
-        if self.slots.known:
-            self._owned.add_route(route, token, on_done)
-            return
-        maker = self.maker_of(route.light) if route.light else None
-        if route.light and maker is None:
-            on_done(token, unavailable("of this queue"))
-            return
-        self.withdrawn.discard(route.route_id)
-        have: set[int] = set()
-
-        def add(group: Group) -> Steps:
-            yield from self._route_at(group, route)
-            have.add(group.index)
-
-        def added(error: Any) -> None:
-            if error is None:
-                for group in self.groups:
-                    if group.index not in have:  # one that took it and was lost since then knows it
-                        group.miss(route.route_id)
-            on_done(token, error)
-
-        # The maker of its queue first: a group that another gateway brings up to date loses routes that the maker does not have.
-        Everywhere(self, add, added, maker)
-
-    def _route_at(self, group: Group, route: Route) -> Steps:
-        light = (yield from self.light_at(group, route.light)) if route.light else 0
-        yield partial(group.port.add_route, replace(route, light=light))
+        self._owned.add_route(route, token, on_done)
 
     def remove_routes(self, route_ids: Sequence[str], token: Any, on_done: Done) -> None:
-        if self.slots.known:
-            self._owned.remove_routes(route_ids, token, on_done)
-            return
-        ids = list(route_ids)
-        if self.joining:
-            self.withdrawn.update(ids)
-
-        def remove(group: Group) -> Steps:
-            yield partial(group.port.remove_routes, ids)
-
-        def removed(error: Any) -> None:
-            if error is not None:
-                on_done(token, error)
-                return
-            for group in self.groups:
-                group.missed.difference_update(ids)
-            self.note_gone([cluster_join.gone_key("route", one) for one in ids], partial(on_done, token))
-
-        Everywhere(self, remove, removed)
+        self._owned.remove_routes(route_ids, token, on_done)
 
     def open_tap(self, on_records: Callable[[Records], None], token: Any, on_done: Done) -> None:
         handle = self.number()
@@ -634,39 +557,12 @@ class ClusterPort:
         """Raises UNAVAILABLE."""
         usable = [group for group in self._usable() if group.index not in tried]
         if not usable:
-            raise unavailable("any")
+            raise self._none_in_use()
         self._made += 1
         return usable[self._made % len(usable)]
 
     def delete_light(self, light: int, token: Any, on_done: Done) -> None:
-        if self.slots.known:
-            self._owned.delete(light, token, on_done)
-            return
-        self._cursors.drop_light(light)
-
-        def deleted(error: Any) -> None:
-            if error is not None:
-                on_done(token, error)
-                return
-            self.note_gone([cluster_join.gone_key("light", str(light))], partial(on_done, token))
-
-        Everywhere(self, lambda group: self._delete_light_at(group, light), deleted)
-
-    @staticmethod
-    def _delete_light_at(group: Group, light: int) -> Steps:
-        local = group.local_light(light)
-        is_foreign = group.lights.pop(light, 0) > 0
-        if local:
-            yield partial(group.port.delete_light, local)
-        if is_foreign:
-            yield partial(group.port.put, LIGHTS_TABLE, [(str(light), None)])
-
-    def light_at(self, group: Group, light: int) -> Steps:
-        """The group's own id of a light queue of the cluster; made if it has none yet."""
-        found = group.local_light(light)
-        if found:
-            return found
-        return (yield from cluster_join.make_light(self, group, light))
+        self._owned.delete(light, token, on_done)
 
     def open_cursor(self, queue: str, group: str, start: Start, token: Any, on_done: Done) -> None:
         self._cursors.open(queue, group, start, token, on_done)
@@ -792,8 +688,3 @@ def unavailable(name: str) -> GantryError:
 def _unmake(group: Group, light: int) -> None:
     """It was made too late, and another group made one."""
     group.port.delete_light(light, None, lambda token, result: None)
-
-
-def put_rows(group: Group, table: str, rows: Sequence[tuple[str, bytes | None]]) -> Steps:
-    """Rows of a table that every group has for itself."""
-    yield partial(group.port.put, table, rows)

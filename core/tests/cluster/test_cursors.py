@@ -1,4 +1,4 @@
-"""Cursors that are only looked for, over several broker groups."""
+"""Cursors of a gateway process at one broker."""
 
 from __future__ import annotations
 
@@ -7,43 +7,10 @@ import errno
 import pytest
 
 from gantrymq.broker.local import UNREADABLE_RETRY_MS
-from gantrymq.broker.port import END, FIND, CursorDetails, Route
+from gantrymq.broker.port import END, Route
 from gantrymq.model.errors import ErrorCode
 from gantrymq.model.message import Message
 from tests.cluster.site import Site
-
-
-def places(site: Site) -> list[str]:
-    return [
-        name for name, node in site.nodes.items() for cursor in node.broker.cursors.views() if cursor.group == "late"
-    ]
-
-
-def test_a_cursor_that_is_only_looked_for_is_made_nowhere() -> None:
-    site = Site("a", "b")
-    one, other = site.gateway(), site.gateway()
-    light = site.call(one, "create_light")
-    assert site.call(one, "open_cursor", f"~{light}", "late", FIND).code is ErrorCode.NOT_FOUND
-    assert places(site) == []
-    site.call(one, "open_cursor", f"~{light}", "late", END)
-    assert places(site) == ["a", "b"]
-    found = site.call(other, "open_cursor", f"~{light}", "late", FIND)
-    assert site.call(other, "delete_cursor", found.cursor) is None
-    assert places(site) == []
-
-
-def test_a_cursor_that_was_found_at_one_group_gets_a_place_at_every_group() -> None:
-    site = Site("a", "b")
-    one, other = site.gateway(), site.gateway()
-    light = site.call(one, "create_light")
-    site.call(one, "open_cursor", f"~{light}", "late", END)
-    node = site.nodes["b"].broker
-    (cursor,) = [cursor for cursor in node.cursors.views() if cursor.group == "late"]
-    node.cursors.delete(cursor)
-    found = site.call(other, "open_cursor", f"~{light}", "late", FIND)
-    assert places(site) == ["a"]
-    assert site.call(other, "open_cursor", f"~{light}", "late", END).cursor == found.cursor
-    assert places(site) == ["a", "b"]
 
 
 def test_a_broker_whose_disk_cannot_read_calls_the_watcher_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +35,7 @@ def test_a_broker_whose_disk_cannot_read_calls_the_watcher_again(monkeypatch: py
     assert [item.message.body for item in site.call(gateway, "acquire", cursor, 1, 10, 1 << 20)] == [b"x"]
 
 
-def test_a_queue_is_read_by_offset_in_one_group_only() -> None:
+def test_a_queue_is_read_by_offset() -> None:
     site = Site("a")
     gateway = site.gateway()
     light = site.call(gateway, "create_light")
@@ -82,11 +49,3 @@ def test_a_queue_is_read_by_offset_in_one_group_only() -> None:
     (details,) = site.call(gateway, "details", [cursor])
     assert (details.ready, details.end) == (1, 1)
     assert site.call(gateway, "scan", 999, 0, 1, 1).code is ErrorCode.NOT_FOUND
-
-    both = Site("a", "b")
-    other = both.gateway()
-    light = both.call(other, "create_light")
-    cursor = both.call(other, "open_cursor", f"~{light}", "g", END).cursor
-    assert both.call(other, "scan", cursor, 0, 1, 1).code is ErrorCode.NOT_SUPPORTED
-    assert both.call(other, "seek", cursor, END).code is ErrorCode.NOT_SUPPORTED
-    assert both.call(other, "details", [cursor]) == [CursorDetails(0, 0, 0, 0, 0)]

@@ -10,15 +10,16 @@ from gantrymq.broker.port import Terms
 from gantrymq.cluster.patience import CHECK_EVERY_MS, SILENCE_MS
 from gantrymq.cluster.port import ClusterPort
 from gantrymq.model.errors import ErrorCode, GantryError
-from tests.cluster.site import Site, queue, take
+from tests.cluster.several import Several
+from tests.cluster.site import Site, take
 
 SECOND_MS = 1_000
 TABLE = "mqtt_session"
 
 
 @pytest.fixture
-def site() -> Site:
-    return Site("a", "b")
+def site() -> Several:
+    return Several("a", "b")
 
 
 def lease_of(port: ClusterPort, group: str, prefix: str = "name") -> str:
@@ -40,7 +41,7 @@ def is_refused(box: list[Any]) -> bool:
     return len(box) == 1 and isinstance(box[0], GantryError) and box[0].code is ErrorCode.UNAVAILABLE
 
 
-def test_a_name_of_a_group_that_hangs_is_refused_within_a_second_and_then_at_once(site: Site) -> None:
+def test_a_name_of_a_group_that_hangs_is_refused_within_a_second_and_then_at_once(site: Several) -> None:
     port, other = site.gateway(), site.gateway()
     theirs, free = lease_of(port, "b"), lease_of(port, "a")
     more = lease_of(port, "b", "more")
@@ -61,7 +62,7 @@ def test_a_name_of_a_group_that_hangs_is_refused_within_a_second_and_then_at_onc
     assert lease(port, theirs)[0].code is ErrorCode.LEASE_HELD
 
 
-def test_a_group_that_is_busy_is_waited_for(site: Site) -> None:
+def test_a_group_that_is_busy_is_waited_for(site: Several) -> None:
     port = site.gateway()
     line = site.line(port, "b")
     line.hang()
@@ -75,7 +76,7 @@ def test_a_group_that_is_busy_is_waited_for(site: Site) -> None:
     assert isinstance(box[0], int)
 
 
-def test_a_group_that_hung_and_is_lost_decides_when_it_is_back(site: Site) -> None:
+def test_a_group_that_hung_and_is_lost_decides_when_it_is_back(site: Several) -> None:
     port = site.gateway()
     name = lease_of(port, "b")
     site.line(port, "b").hang()
@@ -89,7 +90,7 @@ def test_a_group_that_hung_and_is_lost_decides_when_it_is_back(site: Site) -> No
     assert isinstance(lease(port, name)[0], int)
 
 
-def test_a_holder_that_lost_its_name_to_one_who_was_refused_is_told(site: Site) -> None:
+def test_a_holder_that_lost_its_name_to_one_who_was_refused_is_told(site: Several) -> None:
     port, other = site.gateway(), site.gateway()
     name, lost = lease_of(port, "b"), []  # type: ignore[var-annotated]
     assert isinstance(lease(other, name, lost)[0], int)
@@ -103,11 +104,9 @@ def test_a_holder_that_lost_its_name_to_one_who_was_refused_is_told(site: Site) 
     assert site.nodes["b"].broker.leases.is_free(name)
 
 
-def test_a_consumer_that_was_refused_has_no_seat(site: Site) -> None:
+def test_a_consumer_that_was_refused_has_no_seat(site: Several) -> None:
     port = site.gateway()
-    cursors = [queue(site, port, number)[1] for number in range(8)]
-    by_handle = port._cursors.by_handle
-    cursor = next(one for one in cursors if port.home(f"seat/{by_handle[one].queue}/{by_handle[one].name}").name == "b")
+    _, cursor = site.queue_at(port, "b")
     site.line(port, "b").hang()
     box = start(port, "take_seat", cursor, Terms(exclusive=True), lambda seat, active: None)
     site.wait(SECOND_MS)
@@ -121,7 +120,7 @@ def test_a_consumer_that_was_refused_has_no_seat(site: Site) -> None:
     )
 
 
-def test_rows_of_a_group_that_hangs_are_refused_and_it_is_given_nothing_new(site: Site) -> None:
+def test_rows_of_a_group_that_hangs_are_refused_and_it_is_given_nothing_new(site: Several) -> None:
     port = site.gateway()
     key = next(f"k{number}" for number in range(1000) if port.home(f"{TABLE}/k{number}").name == "b")
     site.call(port, "watch_table", TABLE, None)
@@ -151,9 +150,9 @@ def test_one_group_alone_is_waited_for() -> None:
     assert isinstance(box[0], int)
 
 
-def test_consumers_are_woken_when_a_group_that_did_not_decide_answers_again(site: Site) -> None:
+def test_consumers_are_woken_when_a_group_that_did_not_decide_answers_again(site: Several) -> None:
     port = site.gateway()
-    _, cursor = queue(site, port)
+    _, cursor = site.queue_at(port, "b")
     calls: list[int] = []
     port.watch(cursor, calls.append)
     assert take(site, port, cursor) == []

@@ -9,7 +9,8 @@ from gantrymq.cluster.port import ClusterPort
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.model.tables import message_rows
-from tests.cluster.site import Site, message, publish, queue
+from tests.cluster.several import PULLED_MS, Several
+from tests.cluster.site import Site, message, publish
 
 
 def piece(site: Site, port: ClusterPort, batch: Any, settle: Any = (), rows: Any = ()) -> Any:
@@ -29,33 +30,35 @@ def all_of(site: Site, port: ClusterPort, cursor: int) -> list[tuple[int, int, O
 
 
 def test_settlements_and_rows_go_to_every_group() -> None:
-    site = Site("a", "b")
+    site = Several("a", "b")
     port = site.gateway()
-    _, cursor = queue(site, port)
+    cursors = [site.queue_at(port, owner, number)[1] for number, owner in enumerate("ab")]
     publish(site, port, 10, 20)
-    settle = all_of(site, port, cursor)
-    assert len(settle) == 20
+    site.wait(PULLED_MS)
+    settle = [item for cursor in cursors for item in all_of(site, port, cursor)]
+    assert len(settle) == 40
     rows = [("mine", f"k{number}", b"v") for number in range(10)]
     result = piece(site, port, [message("t0", b"new")], settle, rows)
     assert [type(one) for one in result] == [int]
-    info = site.call(port, "stats", [cursor])[0]
-    assert (info.ready, info.unacked) == (1, 0)
+    site.wait(PULLED_MS)
+    assert [(info.ready, info.unacked) for info in site.call(port, "stats", cursors)] == [(1, 0), (1, 0)]
     assert len(site.call(port, "watch_table", "mine", None)) == 10
     assert all(node.broker.tables.rows("mine") for node in site.nodes.values()), "both groups have rows of it"
 
 
 def test_a_refused_message_leaves_the_rest_undone() -> None:
-    site = Site("a", "b")
+    site = Several("a", "b")
     port = site.gateway()
-    _, cursor = queue(site, port)
+    cursors = [site.queue_at(port, owner, number)[1] for number, owner in enumerate("ab")]
     publish(site, port, 10, 20)
-    settle = all_of(site, port, cursor)
+    site.wait(PULLED_MS)
+    settle = [item for cursor in cursors for item in all_of(site, port, cursor)]
     bad = message("t0", b"new")
     bad.demand_route = "other"
     assert piece(site, port, [bad], settle, [("mine", f"k{number}", b"v") for number in range(10)]) == [
         ErrorCode.NO_ROUTE
     ]
-    assert site.call(port, "stats", [cursor])[0].unacked == 20
+    assert [info.unacked for info in site.call(port, "stats", cursors)] == [20, 20]
     assert site.call(port, "watch_table", "mine", None) == {}
 
 
@@ -70,7 +73,7 @@ def test_without_any_group() -> None:
 
 
 def test_messages_that_are_rows_stay_so_where_their_group_has_the_row() -> None:
-    site = Site("a", "b")
+    site = Several("a", "b")
     port = site.gateway()
     site.call(port, "watch_table", "mine", None)
     keys = [f"k{number}" for number in range(12)]
@@ -101,7 +104,7 @@ def test_messages_that_are_rows_stay_so_where_their_group_has_the_row() -> None:
 
 
 def test_a_message_whose_row_s_group_is_away_is_not_stored() -> None:
-    site = Site("a", "b")
+    site = Several("a", "b")
     port = site.gateway()
     site.call(port, "watch_table", "mine", None)
     home = port._tables.home("mine", "k").name

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from typing import Any
 
 import pytest
@@ -11,28 +10,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gantrymq.broker.local import LocalBrokerPort
-from gantrymq.broker.port import EARLIEST, END, Outcome, Route
-from gantrymq.broker.tables.group_tables import DRAINING, FIRST_GROUP, GONE_TABLE, MEMBER, STATE_TABLE
+from gantrymq.broker.port import EARLIEST, END, Outcome
+from gantrymq.broker.tables.group_tables import DRAINING, FIRST_GROUP, MEMBER, STATE_TABLE, TAG
+from gantrymq.broker.tables.slot_table import slot_of
 from gantrymq.cluster import group as cluster_group
 from gantrymq.cluster import port as cluster_port
 from gantrymq.cluster.names import GROUPS_MAX, cluster_light, home_of, split_light, tag_of
-from gantrymq.cluster.port import ClusterPort
+from gantrymq.cluster.port import SETTLE_MS, ClusterPort
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.net.testing import ManualClock, ManualTurn, ManualWheel
 from gantrymq.store.testing import MemoryFileSystem
 from tests.broker.node import Node
-from tests.cluster.site import Line, Site, message, publish, queue, take
+from tests.cluster.several import PULLED_MS, Several
+from tests.cluster.site import Line, message, publish, queue, take
+from tests.cluster.slots.slot_site import SlotSite
 
 
 def test_topics_are_spread_and_every_message_reaches_the_queue() -> None:
-    site = Site("a", "b", "c")
+    site = Several("a", "b", "c")
     port = site.gateway()
     _, cursor = queue(site, port)
     bodies = publish(site, port, 30, 90)
     used = {name for name in site.nodes if any(site.stored(f"t{number}")[name] for number in range(30))}
     assert used == {"a", "b", "c"}
     assert all(sorted(site.stored(f"t{number}").values()) == [0, 0, 3] for number in range(30)), "a topic has one group"
+    site.wait(PULLED_MS)
     assert site.call(port, "stats", [cursor])[0].ready == 90
     assert sorted(take(site, port, cursor)) == sorted(bodies)
     assert site.call(port, "stats", [cursor])[0].ready == 0
@@ -40,25 +43,28 @@ def test_topics_are_spread_and_every_message_reaches_the_queue() -> None:
 
 
 def test_a_topics_messages_keep_their_order() -> None:
-    site = Site("a", "b")
-    port = site.gateway()
-    _, cursor = queue(site, port)
-    for number in range(20):
-        publish(site, port, 1, 5, number * 5)
-    assert take(site, port, cursor) == [b"%d" % number for number in range(100)]
+    for owner in "ab":
+        site = Several("a", "b")
+        port = site.gateway()
+        _, cursor = site.queue_at(port, owner)
+        for number in range(20):
+            publish(site, port, 1, 5, number * 5)
+        site.wait(PULLED_MS)
+        assert take(site, port, cursor) == [b"%d" % number for number in range(100)]
 
 
 def test_two_gateways_see_the_same_queue() -> None:
-    site = Site("a", "b")
+    site = Several("a", "b")
     one, other = site.gateway(), site.gateway()
     light, _ = queue(site, one)
     cursor = site.call(other, "open_cursor", f"~{light}", "g", END).cursor
     bodies = publish(site, one, 10, 20) + publish(site, other, 10, 20, 20)
+    site.wait(PULLED_MS)
     assert sorted(take(site, other, cursor)) == sorted(bodies)
 
 
 def test_the_watcher_is_called_whichever_group_has_something() -> None:
-    site = Site("a", "b")
+    site = Several("a", "b")
     port = site.gateway()
     _, cursor = queue(site, port)
     calls: list[int] = []
@@ -69,30 +75,34 @@ def test_the_watcher_is_called_whichever_group_has_something() -> None:
     for number in range(6):
         publish(site, port, 1, 1, number)
         site.call(port, "submit", [message(f"other{number}", b"x")])
+        site.wait(PULLED_MS)
         assert calls == [cursor], number
         assert len(take(site, port, cursor)) == 2
         calls.clear()
     port.watch(cursor, None)
     publish(site, port, 8, 8)
+    site.wait(PULLED_MS)
     assert calls == []
 
 
 def test_a_queue_that_nobody_watches_is_asked_again() -> None:
-    """AMQP's basic.get: no watcher ever says that a part has something."""
-    site = Site("a", "b")
+    """AMQP's basic.get: no watcher ever says that there is something."""
+    site = Several("a", "b")
     port = site.gateway()
     _, cursor = queue(site, port)
     for number in range(4):
         assert take(site, port, cursor) == []
         bodies = publish(site, port, 10, 20, number * 20)
+        site.wait(PULLED_MS)
         assert sorted(take(site, port, cursor)) == sorted(bodies)
 
 
 def test_what_comes_back_is_served_again() -> None:
-    site = Site("a", "b")
+    site = Several("a", "b")
     port = site.gateway()
-    _, cursor = queue(site, port)
+    _, cursor = site.queue_at(port, "b")
     bodies = publish(site, port, 10, 20)
+    site.wait(PULLED_MS)
     deliveries = []
     while found := site.call(port, "acquire", cursor, 1, 7, 1 << 20):
         deliveries += found
@@ -109,33 +119,36 @@ def test_what_comes_back_is_served_again() -> None:
 
 
 def test_a_lost_group_waits_and_the_others_go_on() -> None:
-    site = Site("a", "b")
+    site = Several("a", "b")
     port = site.gateway()
     states: list[bool] = []
     port.watch_state(states.append)
-    _, cursor = queue(site, port)
+    _, here = site.queue_at(port, "a")
+    _, there = site.queue_at(port, "b", 1)
     bodies = publish(site, port, 10, 20)
     site.line(port, "b").cut()
     site.run()
     assert states == [True]
+    stored = site.stored("t0")["b"]
     bodies += publish(site, port, 10, 20, 20)
-    reached = take(site, port, cursor)
-    assert set(reached) < set(bodies)
-    assert set(bodies[20:]) <= set(reached), "what was sent since went to the group that is there"
+    assert site.stored("t0")["b"] == stored, "what was sent since went to the group that is there"
+    site.wait(PULLED_MS)
+    assert sorted(take(site, port, here)) == sorted(bodies)
+    assert take(site, port, there) == []
     calls: list[int] = []
-    port.watch(cursor, calls.append)
+    port.watch(there, calls.append)
     site.line(port, "b").mend()
     site.run()
     assert calls
-    assert sorted(reached + take(site, port, cursor)) == sorted(bodies)
+    assert sorted(take(site, port, there)) == sorted(bodies)
 
 
 def test_the_last_group_lost_is_the_broker_lost() -> None:
-    site = Site("a", "b")
+    site = Several("a", "b")
     port = site.gateway()
     states: list[bool] = []
     port.watch_state(states.append)
-    light, cursor = queue(site, port)
+    light, cursor = site.queue_at(port, "b")
     site.line(port, "a").cut()
     site.line(port, "b").cut()
     site.run()
@@ -146,62 +159,35 @@ def test_the_last_group_lost_is_the_broker_lost() -> None:
     site.run()
     assert states == [True, False, True]
     site.line(port, "a").mend()
-    site.run()
+    site.wait(100)
     cursor = site.call(port, "open_cursor", f"~{light}", "g", END).cursor
     bodies = publish(site, port, 10, 20)
+    site.wait(PULLED_MS)
     assert sorted(take(site, port, cursor)) == sorted(bodies)
 
 
-def test_a_group_that_joins_has_every_route_before_it_is_used() -> None:
-    site = Site("a")
+def test_what_is_sent_to_a_group_that_joins_reaches_every_queue() -> None:
+    site = Several("a")
     port = site.gateway()
     light, cursor = queue(site, port)
     assert split_light(light)[0] == 0, "a broker alone needs no tags"
     site.add_node("b")
     bodies = publish(site, port, 30, 60)
     assert any(site.stored(f"t{number}")["b"] for number in range(30))
+    site.wait(PULLED_MS)
     assert sorted(take(site, port, cursor)) == sorted(bodies)
-    assert site.nodes["a"].broker.tables.rows(STATE_TABLE).keys() == {FIRST_GROUP}
-    assert site.nodes["b"].broker.tables.rows(STATE_TABLE).keys() == {MEMBER}
-
-
-def test_routes_removed_while_a_group_was_away_are_removed_there() -> None:
-    site = Site("a", "b")
-    port = site.gateway()
-    lights = [queue(site, port, number)[0] for number in range(4)]
-    away = "b"
-    mine = [number for number, light in enumerate(lights) if port.maker_of(light) is port.groups[0]]
-    assert mine, "create_light goes round the groups"
-    site.line(port, away).cut()
-    site.run()
-    for number in mine:
-        assert site.call(port, "remove_routes", [f"r{number}"]) is None
-        assert site.call(port, "delete_light", lights[number]) is None
-    site.line(port, away).mend()
-    site.run()
-    node = site.nodes[away]
-    assert set(node.broker.tables.rows("route")) == {f"r{n}" for n in range(4) if n not in mine}
-    assert len(node.broker.tables.rows("cluster_light")) == 0
-
-
-def test_a_queue_whose_maker_is_away_takes_no_new_route() -> None:
-    site = Site("a", "b")
-    port = site.gateway()
-    light, _ = queue(site, port)
-    maker = next(group.name for group in port.groups if port.maker_of(light) is group)
-    site.line(port, maker).cut()
-    site.run()
-    result = site.call(port, "add_route", Route("new", "prefix", None, "x", light))
-    assert result.code is ErrorCode.UNAVAILABLE
+    assert FIRST_GROUP in site.nodes["a"].broker.tables.rows(STATE_TABLE)
+    assert MEMBER in site.nodes["b"].broker.tables.rows(STATE_TABLE)
 
 
 def test_two_founders_are_refused(caplog: pytest.LogCaptureFixture) -> None:
-    site = Site("a", "b")
+    site = SlotSite("a", "b")
     for name in site.nodes:
-        queue(site, site.gateway(name))
+        site.gateway(name)
     port = ClusterPort(site.turn, site.wheel, "both")
     for name, node in site.nodes.items():
-        port.add_group(name, Line(node))
+        line: Any = Line(node)
+        port.add_group(name, line)
     port.complete_now()
     site.run()
     assert [group.name for group in port.ready_groups()] == ["a"]
@@ -209,7 +195,7 @@ def test_two_founders_are_refused(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_tables_are_one_table() -> None:
-    site = Site("a", "b", "c")
+    site = SlotSite("a", "b", "c")
     one, other = site.gateway(), site.gateway()
     seen: list[tuple[str, bytes | None]] = []
     assert site.call(other, "watch_table", "mine", lambda key, value: seen.append((key, value))) == {}
@@ -225,7 +211,7 @@ def test_tables_are_one_table() -> None:
 
 
 def test_rows_stay_where_they_are_when_a_group_joins() -> None:
-    site = Site("a")
+    site = SlotSite("a")
     port = site.gateway()
     assert site.call(port, "put", "mine", [(f"k{n}", b"1") for n in range(20)]) is None
     site.add_node("b")
@@ -238,7 +224,7 @@ def test_rows_stay_where_they_are_when_a_group_joins() -> None:
 
 
 def test_rows_changed_while_a_group_was_away_are_told() -> None:
-    site = Site("a", "b")
+    site = SlotSite("a", "b")
     port, other = site.gateway(), site.gateway()
     assert site.call(port, "put", "mine", [(f"k{n}", b"1") for n in range(20)]) is None
     seen: dict[str, bytes | None] = {}
@@ -255,7 +241,7 @@ def test_rows_changed_while_a_group_was_away_are_told() -> None:
 
 
 def test_leases_outlive_their_groups_absence() -> None:
-    site = Site("a", "b")
+    site = SlotSite("a", "b")
     one, other = site.gateway(), site.gateway()
     lost: list[str] = []
     names = [f"client{number}" for number in range(10)]
@@ -267,7 +253,8 @@ def test_leases_outlive_their_groups_absence() -> None:
     assert lost == []
     assert all(site.call(other, "take_lease", name, False, lost.append).code is ErrorCode.LEASE_HELD for name in names)
     site.line(one, "a").cut()
-    at_a = [name for name in names if home_of(f"lease/{name}", site.nodes) == "a"]
+    table = site.table()
+    at_a = [name for name in names if table.slots[slot_of(f"lease/{name}")].owner == "a"]
     assert at_a
     assert isinstance(site.call(other, "take_lease", at_a[0], False, lost.append), int)
     site.line(one, "a").mend()
@@ -279,7 +266,7 @@ def test_leases_outlive_their_groups_absence() -> None:
 
 
 def test_taps_hear_every_group_also_one_that_joins() -> None:
-    site = Site("a", "b")
+    site = Several("a", "b")
     port = site.gateway()
     heard: list[tuple[bytes, tuple[int, ...]]] = []
     tap = site.call(port, "open_tap", lambda records: heard.extend((one.body, numbers) for one, numbers in records))
@@ -299,23 +286,54 @@ def test_taps_hear_every_group_also_one_that_joins() -> None:
     assert heard == []
 
 
-def test_a_record_is_read_by_its_position_in_the_cluster() -> None:
-    site = Site("a", "b")
+def test_what_is_asked_of_every_group_while_one_joins_reaches_it() -> None:
+    """It has been given what was open before by then."""
+    site = Several("a", "b")
     port = site.gateway()
-    _, cursor = queue(site, port)
+    line = site.line(port, "b")
+    line.cut()
+    watch_table, heard = line.watch_table, []
+
+    def watch(table: str, *rest: Any) -> None:
+        if table == "mine" and not heard:
+            heard.append(...)
+            port.open_tap(
+                lambda records: heard.extend(one.body for one, _ in records), None, lambda token, tap: volatile(tap)
+            )
+        watch_table(table, *rest)
+
+    def volatile(tap: int) -> None:
+        port.add_volatile(tap, 7, "prefix", None, "a", None, lambda token, result: None)
+
+    site.call(port, "watch_table", "mine", None)
+    line.watch_table = watch  # type: ignore[attr-defined]
+    line.mend()
+    site.wait(SETTLE_MS + 100)
+    assert len(port.ready_groups()) == 2
     bodies = publish(site, port, 10, 20)
+    assert any(site.stored(f"t{number}")["b"] for number in range(10))
+    assert sorted(heard[1:]) == sorted(bodies)
+
+
+def test_a_record_is_read_by_its_position_in_the_cluster() -> None:
+    site = Several("a", "b")
+    port = site.gateway()
+    cursors = [site.queue_at(port, owner, number)[1] for number, owner in enumerate("ab")]
+    bodies = publish(site, port, 10, 20)
+    site.wait(PULLED_MS)
     deliveries = []
-    while found := site.call(port, "acquire", cursor, 1, 100, 1 << 20):
-        deliveries += found
+    for cursor in cursors:
+        while found := site.call(port, "acquire", cursor, 1, 100, 1 << 20):
+            deliveries += found
     positions = [(delivery.message.physical_offset, delivery.message.size) for delivery in deliveries]
-    assert len(set(positions)) == 20
+    assert len(set(positions)) == 40
     read = site.call(port, "read", positions)
     assert [one.body for one in read] == [delivery.message.body for delivery in deliveries]
-    assert sorted(one.body for one in read) == sorted(bodies)
+    assert sorted(one.body for one in read) == sorted(2 * bodies)
 
 
 def test_a_topics_queues_are_numbered_through_and_stay() -> None:
-    site = Site("a", "b")
+    site = SlotSite("a", "b")
     for node in site.nodes.values():
         node.call("ensure_topic", "t", True)
     port = site.gateway()
@@ -335,39 +353,81 @@ def test_a_topics_queues_are_numbered_through_and_stay() -> None:
     assert site.call(port, "open_cursor", "t/12", "g", END).code is ErrorCode.QUEUE_NOT_FOUND
 
 
-def test_a_draining_group_gets_no_new_messages() -> None:
-    site = Site("a", "b")
+@pytest.mark.parametrize("how", ["dead", "hangs"])
+def test_a_topics_queue_whose_group_is_away_is_read_when_it_is_back(how: str) -> None:
+    site = SlotSite("a", "b")
+    for node in site.nodes.values():
+        node.call("ensure_topic", "t", True)
     port = site.gateway()
-    _, cursor = queue(site, port)
+    site.call(port, "topics")
+    line = site.line(port, "b")
+    if how == "dead":
+        line.cut()
+    else:
+        line.hang()
+    box: list[Any] = []
+    for number in range(8):
+        port.open_cursor(f"t/{number}", "g", EARLIEST, None, lambda token, info: box.append(info.cursor))
+    site.wait(1_000)
+    woken: list[int] = []
+    for cursor in box:
+        port.watch(cursor, woken.append)
+    assert [site.call(port, "acquire", cursor, 1, 9, 1 << 20) for cursor in box] == [[]] * 8
+    if how == "dead":
+        line.mend()
+    else:
+        line.thaw()
+    woken.clear()
+    site.wait(1_000)
+    assert len(woken) == len(set(woken)) == 4, "there may be something"
+    assert [take(site, port, cursor) for cursor in box] == [[]] * 8
+    woken.clear()
+    for node in site.nodes.values():
+        node.call("submit", [Message("t", b"%d" % number, queue_id=number) for number in range(4)])
+    site.run()
+    assert sorted(woken) == sorted(box)
+    assert [len(take(site, port, cursor)) for cursor in box] == [1] * 8
+
+
+def test_a_draining_group_gets_no_new_messages() -> None:
+    site = Several("a", "b")
+    port = site.gateway()
+    _, cursor = site.queue_at(port, "b")
     bodies = publish(site, port, 10, 20)
-    before = {name: site.nodes[name].store.written_position for name in site.nodes}
+
+    def stored() -> int:
+        return sum([site.stored(f"t{number}")["a"] for number in range(60)])
+
     site.nodes["a"].call("put", STATE_TABLE, [(DRAINING, b"1")])
     site.run()
-    quiet = site.nodes["a"].store.written_position
+    quiet = stored()
+    assert quiet
     bodies += publish(site, port, 10, 20, 20)
-    assert site.nodes["a"].store.written_position == quiet >= before["a"]
+    assert stored() == quiet
+    site.wait(PULLED_MS)
     assert sorted(take(site, port, cursor)) == sorted(bodies)
     site.nodes["a"].call("put", STATE_TABLE, [(DRAINING, None)])
     publish(site, port, 60, 60)
-    assert site.nodes["a"].store.written_position > quiet
+    assert stored() > quiet
 
 
-def test_purge_and_deletion_reach_every_group() -> None:
-    site = Site("a", "b")
+def test_purge_and_deletion_of_what_came_from_every_group() -> None:
+    site = Several("a", "b")
     port = site.gateway()
     light, cursor = queue(site, port)
     publish(site, port, 10, 20)
+    assert site.call(port, "catch_up", cursor) is None
     assert site.call(port, "purge", cursor) == 20
     assert site.call(port, "delete_cursor", cursor) is None
     assert site.call(port, "delete_light", light) is None
     for node in site.nodes.values():
         assert not node.broker.tables.rows("route")
-        assert not [key for key in node.broker.tables.rows("cursor") if key != "next"]
+        assert not [cursor for cursor in node.broker.cursors.views() if cursor.group == "g"]
 
 
 def test_the_choice_of_a_group_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_port, "CHOSEN_MAX", 10)
-    site = Site("a", "b")
+    site = SlotSite("a", "b")
     port = site.gateway()
     publish(site, port, 35, 35)
     assert len(port._chosen) <= 10
@@ -375,7 +435,7 @@ def test_the_choice_of_a_group_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_numbers_of_queues_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_port, "PLACES_MAX", 5)
-    site = Site("a", "b")
+    site = SlotSite("a", "b")
     port = site.gateway()
     for number in range(20):
         assert site.call(port, "ensure_topic", f"t{number}", True).name == f"t{number}"
@@ -388,7 +448,7 @@ def test_the_numbers_of_queues_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_more_groups_than_handles_can_name_are_refused() -> None:
     port = ClusterPort(ManualTurn(), ManualWheel(ManualClock()), "g")
-    line = Line(Node(MemoryFileSystem(), False))
+    line: Any = Line(Node(MemoryFileSystem(), False))
     line.port = None
     for number in range(GROUPS_MAX):
         port.add_group(f"g{number}", line)
@@ -416,54 +476,11 @@ def test_tags_differ_and_are_not_the_founders() -> None:
     assert 0 not in tags
 
 
-def test_what_was_deleted_while_its_maker_was_away_stays_deleted() -> None:
-    site = Site("a", "b")
-    port = site.gateway()
-    lights = [queue(site, port, number) for number in range(4)]
-    light, cursor = lights[0]
-    maker = port.maker_of(light)
-    assert maker is not None
-    other = next(group for group in port.groups if group is not maker)
-    shared = next(found for found, _ in lights if port.maker_of(found) is other)
-    reader = site.call(port, "open_cursor", f"~{shared}", "reader", END).cursor
-    site.line(port, maker.name).cut()
-    site.run()
-    assert site.call(port, "remove_routes", ["r0"]) is None
-    assert site.call(port, "delete_light", light) is None
-    assert site.call(port, "delete_cursor", reader) is None
-    assert all(
-        len(node.broker.tables.rows(GONE_TABLE)) == 3 * (name == other.name) for name, node in site.nodes.items()
-    )
-    site.line(port, maker.name).mend()
-    site.wait(2000)
-    for name, node in site.nodes.items():
-        rows = node.broker.tables.rows
-        assert set(rows("route")) == {"r1", "r2", "r3"}, name
-        assert "reader" not in {json.loads(value)[1] for key, value in rows("cursor").items() if key != "next"}
-        assert not rows(GONE_TABLE), "everybody knows"
-    publish(site, port, 10, 20)
-    assert site.call(port, "acquire", cursor, 1, 1, 1).code is ErrorCode.NOT_FOUND
-
-
-def test_a_cursor_made_while_a_group_was_away_has_a_part_there_before_messages_come() -> None:
-    site = Site("a", "b")
+def test_an_emptied_group_without_slots_may_leave() -> None:
+    """Its rows move to the owners of their slots, as leases did with the slots; then nobody misses it."""
+    site = Several("a", "b", "c")
     port, other = site.gateway(), site.gateway()
-    light, _ = queue(site, port)
-    site.line(port, "b").cut()
-    site.run()
-    made = site.call(port, "open_cursor", f"~{light}", "late", END)
-    assert not isinstance(made, GantryError)
-    site.line(port, "b").mend()
-    site.run()
-    bodies = publish(site, other, 10, 20)
-    assert sorted(take(site, port, made.cursor)) == sorted(bodies)
-
-
-def test_an_emptied_group_may_leave() -> None:
-    """Rows, leases and the say over light queues move; messages are consumed; then nobody misses it."""
-    site = Site("a", "b", "c")
-    port, other = site.gateway(), site.gateway()
-    lights = [queue(site, port, number) for number in range(6)]
+    _, cursor = site.queue_at(port, "a")
     rows = {f"key{number}": b"%d" % number for number in range(300)}
     for gateway in (port, other):
         site.call(gateway, "watch_table", "mine", lambda key, value: None)
@@ -472,83 +489,46 @@ def test_an_emptied_group_may_leave() -> None:
     for number in range(20):
         site.call(port, "take_lease", f"client{number}", False, lost.append)
     bodies = publish(site, port, 10, 20)
-    leaving = next(group.name for group in port.groups if group.tag == 0)
-    site.nodes[leaving].call("put", STATE_TABLE, [(DRAINING, b"1")])
+    site.move("b", "c", site.table().owned_by("b"))
+    site.wait(1000)
+    assert site.nodes["b"].broker.tables.rows("mine"), "rows stay where they are until the group is drained"
+    site.nodes["b"].call("put", STATE_TABLE, [(DRAINING, b"1")])
     site.wait(1000)
     assert site.call(other, "put", "mine", [("key5", None), ("key6", b"new"), ("key300", b"300")]) is None
     rows |= {"key6": b"new", "key300": b"300"}
     del rows["key5"]
     site.wait(3000)
-    assert not site.nodes[leaving].broker.tables.rows("mine")
-    for _, cursor in lights:
-        assert sorted(take(site, port, cursor)) == sorted(bodies)
-    quiet = site.nodes[leaving].store.written_position
-    for found, lines in site.gateways:
-        lines[leaving].cut()
-        next(group for group in found.groups if group.name == leaving).registered = False
+    assert not site.nodes["b"].broker.tables.rows("mine")
+    assert sorted(take(site, port, cursor)) == sorted(bodies)
+    quiet = site.nodes["b"].store.written_position
+    site.kill("b")
+    for found, _ in site.gateways:
+        next(group for group in found.groups if group.name == "b").registered = False
         found.members_changed()
-    site.run()
+    site.wait(100)
     assert lost == []
     assert all(
         site.call(other, "take_lease", f"client{number}", False, lost.append).code is ErrorCode.LEASE_HELD
         for number in range(20)
     )
-    third = site.gateway(*(name for name in site.nodes if name != leaving))
+    third = site.gateway("a", "c")
     assert site.call(third, "watch_table", "mine", None) == rows
-    for number, (light, _) in enumerate(lights):  # routes of every queue can be changed
-        assert site.call(third, "remove_routes", [f"r{number}"]) is None
-        assert site.call(third, "add_route", Route(f"new{number}", "prefix", None, "a", light)) is None
-    bodies = publish(site, third, 10, 20)
-    for light, _ in lights:
-        assert sorted(take(site, other, site.call(other, "open_cursor", f"~{light}", "g", END).cursor)) == sorted(
-            bodies
-        )
-    site.add_node("d")
-    bodies = publish(site, third, 30, 60)
-    for light, _ in lights:
-        assert sorted(take(site, third, site.call(third, "open_cursor", f"~{light}", "g", END).cursor)) == sorted(
-            bodies
-        )
-    assert site.nodes[leaving].store.written_position == quiet
-
-
-def test_a_group_that_stays_after_all_decides_again() -> None:
-    site = Site("a", "b", "c")
-    port = site.gateway()
-    leaving = port.groups[1]
-    site.nodes[leaving.name].call("put", STATE_TABLE, [(DRAINING, b"1")])
-    site.wait(2000)
-    successors = [group for group in port.groups if leaving.tag in group.inherited]
-    assert len(successors) == 1
-    site.nodes[leaving.name].call("put", STATE_TABLE, [(DRAINING, None)])
-    site.wait(2000)
-    assert not any(group.inherited for group in port.groups)
-    lights = [queue(site, port, number) for number in range(6)]
-    third = next(group.name for group in port.groups if group is not leaving and group not in successors)
-    site.line(port, third).cut()
-    site.run()
-    site.line(port, third).mend()
-    site.wait(7000)
-    bodies = publish(site, port, 30, 60)
-    for _, cursor in lights:
-        assert sorted(take(site, port, cursor)) == sorted(bodies)
+    assert site.nodes["b"].store.written_position == quiet
 
 
 def test_a_join_that_fails_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
-    site = Site("a", "b")
+    site = Several("a", "b")
     port = site.gateway()
     _, cursor = queue(site, port)
     line = site.line(port, "b")
     line.cut()
-    line.port = None
     refusals = 3
-    mended = LocalBrokerPort(site.nodes["b"].broker)
-    line.port = mended
+    line.port = mended = LocalBrokerPort(site.nodes["b"].broker)
     watch_table = mended.watch_table
 
     def refuse(table: str, on_change: Any, token: Any, on_done: Any) -> None:
         nonlocal refusals
-        if table == "route" and refusals:
+        if table == "topic" and refusals:
             refusals -= 1
             on_done(token, GantryError(ErrorCode.BUSY, "later"))
         else:
@@ -559,37 +539,20 @@ def test_a_join_that_fails_is_tried_again(caplog: pytest.LogCaptureFixture) -> N
         on_state(True)
     site.wait(100)
     assert [group.name for group in port.ready_groups()] == ["a"]
+    assert port.why() == "later"
     site.wait(5000)
     assert [group.name for group in port.ready_groups()] == ["a", "b"]
+    assert port.why() == ""
     assert caplog.text.count("broker group b is not used yet: later") == 1
     bodies = publish(site, port, 10, 20)
+    site.wait(PULLED_MS)
     assert sorted(take(site, port, cursor)) == sorted(bodies)
-
-
-def test_two_holders_of_a_lease_are_one_when_its_home_is_clear() -> None:
-    """A group left for one gateway and not yet for the other: both gave the lease away."""
-    site = Site("a", "b")
-    one, other = site.gateway(), site.gateway()
-    names = [f"client{number}" for number in range(20)]
-    lost: list[tuple[int, str]] = []
-    for name in names:
-        assert isinstance(site.call(one, "take_lease", name, False, lambda found: lost.append((0, found))), int)
-    for port in (one, other):
-        site.line(port, "b").cut()
-    next(group for group in other.groups if group.name == "b").registered = False
-    other.members_changed()
-    at_b = [name for name in names if home_of(f"lease/{name}", site.nodes) == "b"]
-    for name in at_b:
-        assert isinstance(site.call(other, "take_lease", name, True, lambda found: lost.append((1, found))), int)
-    next(group for group in one.groups if group.name == "b").registered = False
-    one.members_changed()
-    site.run()
-    assert sorted(lost) == sorted((0, name) for name in at_b)
 
 
 def test_changes_while_a_group_joins_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_group, "PENDING_MAX", 3)
-    group = cluster_group.Group("a", 0, Line(Node(MemoryFileSystem(), False)))
+    line: Any = Line(Node(MemoryFileSystem(), False))
+    group = cluster_group.Group("a", 0, line)
     for _ in range(10):
         group.later(lambda group: iter(()))  # type: ignore[arg-type, return-value]
     assert len(group.pending) == 4
@@ -604,7 +567,7 @@ def test_a_new_group_whose_name_has_the_hash_of_another_is_refused(
 ) -> None:
     second = {"broker-9": "broker-2251", "broker-2251": "broker-9"}[first]
     assert tag_of(first) == tag_of(second)
-    site = Site("a", first)
+    site = Several("a", first)
     port = site.gateway()
     _, cursor = queue(site, port)
     site.add_node(second)
@@ -614,38 +577,38 @@ def test_a_new_group_whose_name_has_the_hash_of_another_is_refused(
         "a gateway that comes later says the same"
     )
     bodies = publish(site, port, 10, 20)
+    site.wait(PULLED_MS)
     assert sorted(take(site, port, cursor)) == sorted(bodies)
 
 
 def test_of_two_new_groups_with_the_same_hash_one_stays_at_every_gateway() -> None:
-    site = Site("a", "broker-9", "broker-2251")
+    site = SlotSite("a", "broker-9", "broker-2251")
     used = [group.name for group in site.gateway().ready_groups()]
     assert len(used) == 2
     assert [group.name for group in site.gateway().ready_groups()] == used
 
 
-def test_a_group_whose_disk_was_replaced_is_refused_under_its_old_name(caplog: pytest.LogCaptureFixture) -> None:
-    """Its light queues would count from 1 again, and the other groups have queues of these ids."""
-    site = Site("a", "b", "c")
-    port = site.gateway()
-    lights = [queue(site, port, number)[0] for number in range(6)]
-    lost = next(group.name for group in port.groups if group.tag and group.tag in {light >> 33 for light in lights})
-    site.line(port, lost).cut()
-    site.run()
-    site.line(port, lost).node = site.nodes[lost] = Node(MemoryFileSystem(), False)
-    site.line(port, lost).mend()
-    site.wait(8000)
-    assert [group.name for group in port.ready_groups()] == [name for name in ("a", "b", "c") if name != lost]
-    assert f"broker group {lost} is new here" in caplog.text
-    assert "has queues of an earlier group of that name; give it another broker.name" in caplog.text
-    site.add_node("another")
-    assert "another" in [group.name for group in port.ready_groups()]
-    made = [queue(site, port, 10 + number)[0] for number in range(30)]
-    assert not set(made) & set(lights)
+def test_a_group_is_refused_under_the_name_of_one_whose_queues_others_have(caplog: pytest.LogCaptureFixture) -> None:
+    """Its light queues would count from 1 again, and another group has queues of these ids."""
+    for row in (
+        (STATE_TABLE, f"{TAG}{tag_of('b')}", b"b"),
+        ("cluster_light", str(cluster_light(tag_of("b"), 7)), b"9"),
+    ):
+        site = SlotSite("a")
+        port = site.gateway()
+        table, key, value = row
+        site.nodes["a"].call("put", table, [(key, value)])
+        site.add_node("b")
+        assert [group.name for group in port.ready_groups()] == ["a"]
+        assert "broker group b is new here" in caplog.text
+        assert "has queues of an earlier group of that name; give it another broker.name" in caplog.text
+        site.add_node("another")
+        assert "another" in [group.name for group in port.ready_groups()]
+        caplog.clear()
 
 
 def test_the_limit_of_bodies_is_that_of_the_smallest_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    site = Site("a", "b")
+    site = SlotSite("a", "b")
     port = site.gateway()
     own = site.line(port, "a").body_bytes_max()
     assert port.body_bytes_max() == own > 10_000

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from gantrymq.broker.port import END, Terms
 from gantrymq.cluster.port import SETTLE_MS, ClusterPort
 from gantrymq.model.errors import ErrorCode, GantryError
-from tests.cluster.site import Site, message, queue, take
+from tests.cluster.several import Several
+from tests.cluster.site import Site, message, take
+from tests.cluster.slots.slot_site import SlotSite
 
 SINGLE = Terms(single=True)
 
 
 class Consumers:
-    """Gateways over broker groups `a` and `b`, and the turns that their consumers were told."""
+    """Gateways over broker groups `a` and `b`, which has the queue, and the turns that their consumers were told."""
 
     def __init__(self) -> None:
-        self.site = Site("a", "b")
+        self.site = Several("a", "b")
         self.one, self.other = self.site.gateway(), self.site.gateway()
-        light, self.cursor = queue(self.site, self.one)
+        light, self.cursor = self.site.queue_at(self.one, "b")
         self.there = self.site.call(self.other, "open_cursor", f"~{light}", "g", END).cursor
         self.turns: list[tuple[str, bool]] = []
 
@@ -34,9 +38,6 @@ class Consumers:
 
     def count(self, port: ClusterPort) -> int:
         return int(self.site.call(port, "stats", [self.cursor_at(port)])[0].consumers)
-
-    def home(self) -> str:
-        return self.one.home(next(f"seat/{found.queue}/g" for found in self.one._cursors.by_handle.values())).name
 
 
 def test_gateways_see_the_same_consumers() -> None:
@@ -63,34 +64,66 @@ def test_consumers_go_on_while_the_home_is_away_and_are_registered_again() -> No
     site, one, other = consumers.site, consumers.one, consumers.other
     consumers.take(one, "x", SINGLE)
     consumers.take(other, "y", SINGLE)
-    home = consumers.home()
     for port in (one, other):
-        site.line(port, home).cut()
+        site.line(port, "b").cut()
     site.run()
     assert consumers.take(other, "z", SINGLE) is ErrorCode.UNAVAILABLE
     assert consumers.turns == []
     for port in (one, other):
-        site.line(port, home).mend()
+        site.line(port, "b").mend()
         site.wait(200)
     assert consumers.count(one) == consumers.count(other) == 2
     assert consumers.turns == []
 
 
-def test_a_new_home_decides_anew() -> None:
+def test_who_left_while_the_group_was_away_is_not_registered_again() -> None:
+    consumers = Consumers()
+    site, one = consumers.site, consumers.one
+    seat, _ = consumers.take(one, "x", Terms())
+    consumers.take(one, "y", Terms())
+    line = site.line(one, "b")
+    line.cut()
+    assert site.call(one, "leave_seat", consumers.cursor, seat) == 1, "of this process"
+    line.mend()
+    site.wait(200)
+    assert consumers.count(consumers.other) == 1
+
+
+def test_an_exclusive_consumer_that_came_meanwhile_is_the_only_one(caplog: pytest.LogCaptureFixture) -> None:
+    consumers = Consumers()
+    site, one = consumers.site, consumers.one
+    consumers.take(one, "x", Terms())
+    site.line(one, "b").cut()
+    site.run()
+    assert consumers.take(consumers.other, "y", Terms(exclusive=True))[1]
+    site.line(one, "b").mend()
+    site.wait(200)
+    assert consumers.count(consumers.other) == 1
+    assert caplog.text.count("is not registered any more: queue") == 1
+
+
+def test_a_consumer_is_registered_once_when_its_group_hangs_as_it_comes_back() -> None:
     consumers = Consumers()
     site, one = consumers.site, consumers.one
     consumers.take(one, "x", SINGLE)
-    consumers.take(consumers.other, "y", SINGLE)
-    before = consumers.home()
-    for number in range(12):
-        if consumers.home() == before:
-            site.add_node(f"later-{number}")
-    assert consumers.home() != before
-    site.wait(1000)
-    assert site.nodes[before].broker.seats.count == 0
-    assert consumers.count(one) == consumers.count(consumers.other) == 2
-    cursors = [*one._cursors.by_handle.values(), *consumers.other._cursors.by_handle.values()]
-    assert len([seat for found in cursors for seat in found.seats.values() if seat.active]) == 1
+    line = site.line(one, "b")
+    line.cut()
+    take_seat = line.take_seat
+
+    def hang(*args: Any) -> None:
+        line.hang()
+        take_seat(*args)
+
+    line.take_seat = hang  # type: ignore[attr-defined]
+    line.mend()
+    site.wait(1_000)
+    del line.take_seat  # type: ignore[attr-defined]
+    assert consumers.count(consumers.other) == 1, "it came too late, and nobody heard"
+    line.thaw()
+    site.wait(1_000)
+    assert consumers.count(consumers.other) == 1
+    assert consumers.turns == []
+    assert consumers.take(consumers.other, "y", SINGLE)[1] is False
 
 
 def test_a_rank_is_known_to_groups_that_come() -> None:
@@ -109,8 +142,10 @@ def test_a_rank_is_known_to_groups_that_come() -> None:
         site.line(other, name).mend()
         site.wait(200)
     take(site, other, consumers.there)
+    site.nodes["b"].call("ensure_topic", "t0", True)
     woken.clear()
-    site.call(one, "submit", [message("t0", b"1")])
+    site.nodes["b"].call("submit", [message("t0", b"1")])
+    site.run()
     assert woken == ["other"]
 
 
@@ -120,7 +155,7 @@ def test_a_lease_is_free_only_where_its_home_knows() -> None:
     assert site.call(other, "is_free", "x") is True
     site.call(one, "take_lease", "x", False, lambda name: None)
     assert site.call(one, "is_free", "x") is site.call(other, "is_free", "x") is False
-    site = Site("a", "b")
+    site = SlotSite("a", "b")
     one, other = site.gateway(), site.gateway()
     home = other.home("lease/x").name
     site.call(one, "take_lease", "x", False, lambda name: None)

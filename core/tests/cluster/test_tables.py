@@ -9,12 +9,13 @@ from gantrymq.broker.tables.slot_table import slot_of
 from gantrymq.model.errors import ErrorCode
 from tests.cluster.forward.forward_site import ForwardSite
 from tests.cluster.site import Site
+from tests.cluster.slots.slot_site import SlotSite
 
 KEYS = [f"key{number}" for number in range(30)]
 
 
 def test_rows_are_compared_at_every_group() -> None:
-    site = Site("a", "b", "c")
+    site = SlotSite("a", "b", "c")
     one, other = site.gateway(), site.gateway()
     seen: list[tuple[str, bytes | None]] = []
     site.call(other, "watch_table", "mine", lambda key, value: seen.append((key, value)))
@@ -30,7 +31,7 @@ def test_rows_are_compared_at_every_group() -> None:
 
 
 def test_rows_that_change_together_lie_where_the_one_that_is_compared_does() -> None:
-    site = Site("a", "b", "c")
+    site = SlotSite("a", "b", "c")
     one = site.gateway()
     for key in KEYS:
         assert site.call(
@@ -57,7 +58,7 @@ def test_a_row_of_one_group_is_compared_there() -> None:
 
 
 def test_a_row_whose_group_is_away_is_not_compared_elsewhere() -> None:
-    site = Site("a", "b")
+    site = SlotSite("a", "b")
     port = site.gateway()
     site.call(port, "put_if", "mine", [(key, None, b"1") for key in KEYS])
     here = next(iter(site.nodes["a"].broker.tables.rows("mine")))

@@ -11,7 +11,7 @@ LEASES_MAX = 1_000_000
 
 
 NO_SLOT = -1
-"""Of a lease or seat that is this broker's whatever becomes of slots."""
+"""Of a lease that is this broker's whatever becomes of slots."""
 
 
 class _Lease:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from gantrymq.broker.consuming.cursors import Cursors
 from gantrymq.broker.consuming.known.table import Cursor
-from gantrymq.broker.consuming.leases import NO_SLOT
 from gantrymq.model.errors import ErrorCode, GantryError
 
 if TYPE_CHECKING:
@@ -29,14 +28,13 @@ OnTurn = Callable[[int, bool], None]
 
 
 class _Seat:
-    __slots__ = ("number", "on_turn", "port", "slot", "terms")
+    __slots__ = ("number", "on_turn", "port", "terms")
 
-    def __init__(self, number: int, port: int, terms: Terms, on_turn: OnTurn, slot: int) -> None:
+    def __init__(self, number: int, port: int, terms: Terms, on_turn: OnTurn) -> None:
         self.number = number
         self.port = port
         self.terms = terms
         self.on_turn = on_turn
-        self.slot = slot
 
 
 class SeatTable:
@@ -84,8 +82,8 @@ class Seats:
         self.count = 0
         cursors.on_deleted.append(self._deleted)
 
-    def take(self, cursor: Cursor, port: int, terms: Terms, on_turn: OnTurn, slot: int = NO_SLOT) -> tuple[int, bool]:
-        """A consumer comes: its seat, and whether it has the turn; `slot`: it ends when that goes to another group. Raises LEASE_HELD where it or another wants to be alone, LIMIT_REACHED."""
+    def take(self, cursor: Cursor, port: int, terms: Terms, on_turn: OnTurn) -> tuple[int, bool]:
+        """A consumer comes: its seat, and whether it has the turn. Raises LEASE_HELD where it or another wants to be alone, LIMIT_REACHED."""
         table = _table(cursor)
         if terms.single and terms.exclusive:
             raise GantryError(ErrorCode.LEASE_HELD, f"queue {cursor.queue} serves its consumers one at a time")
@@ -98,7 +96,7 @@ class Seats:
             table = cursor.seats = SeatTable(self._serve_the_rest)
         self._last += 1
         self.count += 1
-        table.rows[self._last] = _Seat(self._last, port, terms, on_turn, slot)
+        table.rows[self._last] = _Seat(self._last, port, terms, on_turn)
         self._of_port.setdefault(port, {})[self._last] = cursor
         if not terms.single:
             return self._last, True
@@ -146,30 +144,6 @@ class Seats:
                 self._pass_on(cursor, table)
                 if is_last:
                     self._on_deserted(cursor)
-
-    def _of_slots(self) -> list[tuple[Cursor, SeatTable, _Seat]]:
-        found = []
-        for rows in self._of_port.values():
-            for number, cursor in rows.items():
-                table = _table(cursor)
-                if table is not None and table.rows[number].slot != NO_SLOT:
-                    found.append((cursor, table, table.rows[number]))
-        return found
-
-    def slots(self) -> set[int]:
-        """Slots of all consumers."""
-        return {seat.slot for _, _, seat in self._of_slots()}
-
-    def drop_slots(self, slots: set[int]) -> None:
-        """Another group decides about these: who has the turn here loses it, and nobody gets it."""
-        for cursor, table, seat in self._of_slots():
-            if seat.slot in slots:
-                self._forget(table, seat)
-                if table.active == seat.number:
-                    table.active = 0
-                    seat.on_turn(seat.number, False)
-                if not table.rows and not table.ranks:
-                    cursor.seats = None
 
     def _forget(self, table: SeatTable, seat: _Seat) -> None:
         del table.rows[seat.number]

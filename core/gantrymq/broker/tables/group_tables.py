@@ -16,7 +16,7 @@ TAG_BITS: Final = 20
 
 
 LIGHTS_TABLE = "cluster_light"
-"""At each group, its own light queue (value, decimal) for a light queue that another group made (key: cluster id)."""
+"""At each group, its own id (value, decimal) of a light queue that it has under the id of another group (key: cluster id), which made it."""
 
 
 STATE_TABLE = "cluster"
@@ -37,12 +37,8 @@ METADATA_GROUP: Final = "metadata_group"
 
 
 TAG = "tag/"
-"""Rows `tag/<number>`: this group decides about the light queues of one that was emptied."""
+"""Rows `tag/<number>`: this group has light queues of one that was emptied or forgotten."""
 
 
-GONE_TABLE = "cluster_gone"
-"""What was deleted while a group was away, so that it does not come back with that group (keys: cluster/join.py)."""
-
-
-GROUP_TABLES: Final = frozenset({LIGHTS_TABLE, STATE_TABLE, GONE_TABLE, SLOTS_TABLE, TABLE})
+GROUP_TABLES: Final = frozenset({LIGHTS_TABLE, STATE_TABLE, SLOTS_TABLE, TABLE})
 """What each group has for itself; the rows of other tables move when it is emptied."""

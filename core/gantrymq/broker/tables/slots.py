@@ -1,7 +1,7 @@
 """What a broker knows of the slots: whether it is the one that decides about a name, under the epoch that a request has.
 
 It starts with the copy of its own table, and answers for no slot before the metadata group has heard of its start (cluster/slots/keeping.py):
-its slots may have been given away meanwhile. A slot that goes to another group is stopped here first; leases and seats of it end.
+its slots may have been given away meanwhile. A slot that goes to another group is stopped here first; leases of it end.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.broker.tables.group_tables import LIGHT_BITS, LIGHTS_TABLE, STATE_TABLE, TAG
-from gantrymq.broker.tables.slot_table import SLOTS_TABLE, SlotTable
+from gantrymq.broker.tables.slot_table import HEAD, SLOTS_TABLE, SlotTable
 from gantrymq.model.errors import ErrorCode, GantryError
 
 if TYPE_CHECKING:
     from gantrymq.broker.config import BrokerConfig
     from gantrymq.broker.consuming.leases import Leases
-    from gantrymq.broker.consuming.seats import Seats
     from gantrymq.broker.tables.tables import Tables
     from gantrymq.services import Turn
 
@@ -29,11 +28,10 @@ _FOREVER: Final = -1
 class Slots:
     """See the module. `keeper`: the metadata group; empty: this broker knows of no slots."""
 
-    def __init__(self, config: BrokerConfig, tables: Tables, turn: Turn, leases: Leases, seats: Seats) -> None:
+    def __init__(self, config: BrokerConfig, tables: Tables, turn: Turn, leases: Leases) -> None:
         self._tables = tables
         self._turn = turn
         self._leases = leases
-        self._seats = seats
         self.name = config.name
         self.keeper = config.metadata_group
         self.table = SlotTable()
@@ -46,7 +44,7 @@ class Slots:
         self._stopped: dict[int, int] = {}
         """Epochs under which slots are answered no more."""
         self._gone: set[int] = set()
-        """Slots of other groups now, whose leases and seats are to end in this turn."""
+        """Slots of other groups now, whose leases are to end in this turn."""
         tables.watch(SLOTS_TABLE, self.learn)
 
     def open(self) -> None:
@@ -61,14 +59,16 @@ class Slots:
         return self.known or self._had_table or self.keeper in ("", self.name)
 
     def _refuse_shared_queues(self) -> None:
-        """A queue lies in one group or in all (docs/decisions/0007): a cluster has not both."""
+        """Versions before had a part of a queue in each group (docs/decisions/0007). Who has had the table of slots has none of them."""
+        if HEAD in self._tables.rows(SLOTS_TABLE):
+            return
         inherited = {int(key[len(TAG) :]) for key in self._tables.rows(STATE_TABLE) if key.startswith(TAG)}
         shared = [light for light in self._tables.rows(LIGHTS_TABLE) if int(light) >> LIGHT_BITS not in inherited]
-        if self.keeper and shared:
+        if shared:
             raise GantryError(
                 ErrorCode.ILLEGAL_ARGUMENT,
-                f"broker {self.name} has parts of {len(shared)} queues that other broker groups made, and with broker.metadata_group a queue lies in "
-                f"one group: drain the cluster to one group first (gantry broker drain), or leave broker.metadata_group out",
+                f"broker {self.name} has parts of {len(shared)} queues that other broker groups made, and a queue lies in one group now: "
+                f"drain the cluster to one broker with the version before (its gantry broker drain), then start that one with this version",
             )
 
     def close(self) -> None:
@@ -89,7 +89,6 @@ class Slots:
         """Behind the rows that say so: who watches them knows the new owner when he hears that he lost a lease here."""
         gone, self._gone = {slot for slot in self._gone if self.table.slots[slot].owner != self.name}, set()
         self._leases.drop_slots(gone)
-        self._seats.drop_slots(gone)
 
     def begin(self, life: str, on_stopped: Callable[[], None]) -> None:
         """Somebody keeps or follows the table from now on; `on_stopped` is called when slots were stopped."""
@@ -137,12 +136,12 @@ class Slots:
             raise GantryError(ErrorCode.NOT_OWNER, f"slot {slot} is on its way to another broker group")
 
     def stop(self, wanted: Sequence[Under], only_free: bool) -> tuple[str, list[int]]:
-        """Answer no more for these slots, of which `only_free` takes those without leases and seats; until a later epoch says whose they are.
+        """Answer no more for these slots, of which `only_free` takes those without leases; until a later epoch says whose they are.
         Returns this broker's start, and the slots. Raises NOT_OWNER."""
         why = self.why_silent()
         if why:
             raise GantryError(ErrorCode.NOT_OWNER, why)
-        used = self._leases.slots() | self._seats.slots() if only_free else set()
+        used = self._leases.slots() if only_free else set()
         found: list[int] = []
         for slot, epoch in wanted:
             have = self.table.slots.get(slot)

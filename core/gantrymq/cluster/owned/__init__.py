@@ -1,1 +1,1 @@
-"""Where the cluster has slots: each light queue lies in one group, its owner, with its cursors, routes and consumers (docs/decisions/0013)."""
+"""Each light queue lies in one group, its owner, with its cursors, routes and consumers (docs/decisions/0013)."""

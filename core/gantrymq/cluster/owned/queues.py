@@ -1,8 +1,8 @@
-"""Light queues and routes that one group has for the whole cluster, where it has slots.
+"""Which group has a queue: of a light queue, with its routes and cursors, its owner; of a topic's queue the one whose number it is in `Cluster.places`.
 
-The owner of a queue is the group that made it: its tag stands in the queue's id. (Before the cluster had slots it may have been drained to one
-group, which has the others' queues under ids of its own.) Brokers forward to it what is published elsewhere; a gateway
-copies nothing. While the owner is not in use, what concerns the queue is UNAVAILABLE, and nothing else.
+The owner of a light queue is the group that made it, whose tag stands in the queue's id, unless another one has it under an id of its own (table
+`cluster_light`). Brokers forward to it what is published elsewhere; a gateway copies nothing. While the owner is not in use, what concerns the
+queue is UNAVAILABLE, and nothing else.
 """
 
 from __future__ import annotations
@@ -30,32 +30,68 @@ class OwnedQueues:
         self._cluster = cluster
         self._drop_light = drop_light
 
-    def lies_in_one(self, queue: str) -> bool:
-        """One group has the queue; else each has a part of it."""
-        return self._cluster.slots.known and queue.startswith("~")
+    def holder(self, queue: str) -> Group | None:
+        """The group that has a queue, in use or not, as far as is known."""
+        if queue.startswith("~"):
+            return self._holder(int(queue[1:]))
+        topic, _, number = queue.rpartition("/")
+        places = self._cluster.places.get(topic)
+        if places is None:  # while there was one group its queues had their own numbers
+            return self._cluster.groups[0] if self._cluster.groups else None
+        return places[int(number)][0] if int(number) < len(places) else None
 
-    def owner_of(self, queue: str) -> Group | None:
-        """The group that has the queue; None: each has a part of it. Raises UNAVAILABLE, QUEUE_NOT_FOUND."""
-        return self.owner(int(queue[1:])) if self.lies_in_one(queue) else None
+    def name_at_holder(self, queue: str, holder: Group) -> str:
+        """What its group calls it."""
+        if queue.startswith("~"):
+            return f"~{holder.local_light(int(queue[1:]))}"
+        topic, _, number = queue.rpartition("/")
+        places = self._cluster.places.get(topic)
+        return queue if places is None else f"{topic}/{places[int(number)][1]}"
 
-    def may_have(self, group: Group, queue: str) -> bool:
-        """The group has the queue, or a part of it, if it exists."""
-        return not self.lies_in_one(queue) or bool(group.local_light(int(queue[1:])))
+    def find(self, queue: str) -> Steps:
+        """The group that has a queue, in use. Raises UNAVAILABLE, QUEUE_NOT_FOUND, and what looking for the topic does."""
+        if not queue.startswith("~"):
+            topic = queue.rpartition("/")[0]
+            if topic not in self._cluster.places and len(self._cluster.groups) > 1:
+                yield partial(self._cluster.ensure_topic, topic, False)
+        return self.lies_at(queue)
+
+    def lies_at(self, queue: str) -> Group:
+        """...where its topic was looked for."""
+        if queue.startswith("~"):
+            return self.owner(int(queue[1:]))
+        found = self.holder(queue)
+        if found is None:
+            topic, _, number = queue.rpartition("/")
+            raise GantryError(ErrorCode.QUEUE_NOT_FOUND, f"topic {topic} has no queue {number}")
+        if not found.ready:
+            raise GantryError(ErrorCode.UNAVAILABLE, f"the broker group {found.name} of queue {queue} is not connected")
+        if found.hangs:
+            raise hangs(found)
+        return found
 
     def owner(self, light: int) -> Group:
         """The group that has a light queue. Raises UNAVAILABLE, QUEUE_NOT_FOUND."""
-        ready = self._cluster.ready_groups()
-        found = next((group for group in ready if group.local_light(light)), None)
-        if found is None and self._members() <= {group.name for group in ready}:
-            raise GantryError(ErrorCode.QUEUE_NOT_FOUND, f"queue ~{light} is gone with the broker group that had it")
-        if found is None:
+        found = self._holder(light)
+        if found is None or not found.ready:
+            ready = {group.name for group in self._cluster.ready_groups()}
+            is_gone = self._members() <= ready if self._cluster.slots.known else found is None
+            if ready and is_gone:
+                raise GantryError(
+                    ErrorCode.QUEUE_NOT_FOUND, f"queue ~{light} is gone with the broker group that had it"
+                )
             raise GantryError(ErrorCode.UNAVAILABLE, f"the broker group of queue ~{light} is not connected")
         if found.hangs:
             raise hangs(found)
         return found
 
+    def _holder(self, light: int) -> Group | None:
+        having = [group for group in self._cluster.groups if light in group.lights]
+        having = having or [group for group in self._cluster.groups if group.local_light(light)]
+        return next((group for group in having if group.ready), having[0] if having else None)
+
     def _members(self) -> set[str]:
-        """Groups that were not forgotten."""
+        """Groups that were not forgotten, where there are slots."""
         table = self._cluster.slots.table
         return {*table.groups, *([table.head.keeper] if table.head is not None else [])}
 
@@ -69,10 +105,9 @@ class OwnedQueues:
     def answers_for(self, name: str) -> bool:
         """As BrokerPort.answers_for: the consumers of a queue are its owner's."""
         kind, _, rest = name.partition("/")
-        queue = rest.partition("/")[0] if kind == SEATS else ""
         try:
-            if self.lies_in_one(queue):
-                self.owner_of(queue)
+            if kind == SEATS and rest.startswith("~"):
+                self.owner(int(rest[1:].partition("/")[0]))
             else:
                 self._cluster.home(name)
         except GantryError:
@@ -84,7 +119,10 @@ class OwnedQueues:
         try:
             group = self.owner(light)
         except GantryError as error:
-            on_done(token, None if error.code is ErrorCode.QUEUE_NOT_FOUND else error)
+            is_gone = error.code is ErrorCode.QUEUE_NOT_FOUND
+            if is_gone:
+                self._drop_light(light)
+            on_done(token, None if is_gone else error)
             return
 
         def gone(_result: Any) -> None:
@@ -153,6 +191,9 @@ class OwnedQueues:
 
         return call
 
+    def _may_have_routes(self, group: Group) -> bool:
+        return group.registered and (group.was_used or group.name in self._members())
+
     def remove_routes(self, route_ids: Sequence[str], token: Any, on_done: Done) -> None:
         """As RoutePort.remove_routes. UNAVAILABLE if fewer were found than asked for, and a group that may have the others did not answer."""
         ids = list(dict.fromkeys(route_ids))
@@ -161,7 +202,9 @@ class OwnedQueues:
         def removed(results: list[Any]) -> None:
             errors = [result for result in results if isinstance(result, GantryError)]
             found = sum([result for result in results if not isinstance(result, GantryError)])
-            absent = [group.name for group in self._cluster.groups if group.registered and group not in asked]
+            absent = [
+                group.name for group in self._cluster.groups if self._may_have_routes(group) and group not in asked
+            ]
             refused = [error for error in errors if error.code is not ErrorCode.UNAVAILABLE]
             if absent and not errors:
                 errors = [GantryError(ErrorCode.UNAVAILABLE, f"the broker group {', '.join(absent)} is not connected")]

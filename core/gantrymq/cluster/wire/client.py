@@ -447,14 +447,13 @@ class RemoteBrokerPort:
         self._one_way(GatewayCode.WATCH, [cursor, on_ready is not None])
 
     def take_seat(
-        self, cursor: int, terms: Terms, on_turn: Callable[[int, bool], None], token: Any, on_done: Done,
-        *, under: Under | None = None,
-    ) -> None:  # fmt: skip
+        self, cursor: int, terms: Terms, on_turn: Callable[[int, bool], None], token: Any, on_done: Done
+    ) -> None:
         def taken(row: list[Any]) -> tuple[int, bool]:
             self._seats[cursor, row[0]] = on_turn
             return row[0], row[1]
 
-        arguments = [cursor, terms.exclusive, terms.single, terms.rank, under]
+        arguments = [cursor, terms.exclusive, terms.single, terms.rank]
         self._call(GatewayCode.TAKE_SEAT, arguments, token, on_done, taken)
 
     def leave_seat(self, cursor: int, seat: int, token: Any, on_done: Done) -> None:

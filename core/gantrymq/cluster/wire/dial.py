@@ -332,8 +332,9 @@ class Members:
         return len(self.port.groups) == 1
 
     def why(self) -> str:
-        """Why brokers that are registered are not connected; empty where nothing is known."""
-        return "; ".join(dict.fromkeys([dialer.why for dialer in self._dialers if dialer.why and not dialer.port.up]))
+        """Why brokers that are registered are not connected, or not used; empty where nothing is known."""
+        known = [dialer.why for dialer in self._dialers if dialer.why and not dialer.port.up]
+        return "; ".join(dict.fromkeys([*known, self.port.why()] if self.port.why() else known))
 
     async def begin(self) -> None:
         """The groups that are registered now, connected; raises GantryError when there is none for `FIRST_CONNECT_S`."""
@@ -359,7 +360,8 @@ class Members:
             await up.wait()
             return
         names = ", ".join(group.name for group in self.port.groups)
-        raise GantryError(ErrorCode.UNAVAILABLE, f"no broker answers (registered: {names})")
+        why = f": {self.why()}" if self.why() else ""
+        raise GantryError(ErrorCode.UNAVAILABLE, f"no broker answers (registered: {names}){why}")
 
     async def keep(self) -> None:
         """Background task, until the port is closed: groups that come are used, groups that left are no longer anybody's home."""

@@ -225,8 +225,8 @@ class GatewaySession:
             GatewayCode.SETTLE: lambda items: port.settle([(item[0], item[1], OUTCOMES[item[2]]) for item in items]),
             GatewayCode.RELEASE: port.release,
             GatewayCode.WATCH: lambda cursor, on: port.watch(cursor, self._ready if on else None),
-            GatewayCode.TAKE_SEAT: lambda cursor, exclusive, single, rank, under, token, done: port.take_seat(
-                cursor, Terms(exclusive, single, rank), partial(self._turn, cursor), token, done, under=under
+            GatewayCode.TAKE_SEAT: lambda cursor, exclusive, single, rank, token, done: port.take_seat(
+                cursor, Terms(exclusive, single, rank), partial(self._turn, cursor), token, done
             ),
             GatewayCode.LEAVE_SEAT: port.leave_seat,
             GatewayCode.RANK: port.rank,

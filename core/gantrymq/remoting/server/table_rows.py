@@ -9,7 +9,7 @@ from typing import Final
 from gantrymq.auth import rows as auth_rows
 from gantrymq.broker import own_rows
 from gantrymq.broker.row_checks import RowCheck
-from gantrymq.broker.tables.group_tables import GONE_TABLE, LIGHTS_TABLE, STATE_TABLE, TAG
+from gantrymq.broker.tables.group_tables import LIGHTS_TABLE, STATE_TABLE, TAG
 from gantrymq.broker.tables.slot_table import SLOTS_TABLE
 from gantrymq.broker.tables.slot_table import check_row as check_slot
 from gantrymq.model.groups import GroupConfig
@@ -37,10 +37,6 @@ def _check_state(key: str, value: bytes) -> None:
     value.decode()
 
 
-def _check_gone(key: str, value: bytes) -> None:
-    value.decode()
-
-
 CHECKS: Final[Mapping[str, RowCheck]] = {
     **own_rows.CHECKS,
     **auth_rows.CHECKS,
@@ -48,7 +44,6 @@ CHECKS: Final[Mapping[str, RowCheck]] = {
     pop_modes.TABLE: _check_request_mode,
     LIGHTS_TABLE: _check_light,
     STATE_TABLE: _check_state,
-    GONE_TABLE: _check_gone,
     SLOTS_TABLE: check_slot,
 }
 """By table."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from gantrymq.broker.tables.group_tables import LIGHT_BITS, LIGHTS_TABLE, METADATA_GROUP, STATE_TABLE, TAG
@@ -28,20 +30,31 @@ def test_requests_of_another_epoch_are_refused() -> None:
         assert caught.value.code is ErrorCode.NOT_OWNER
 
 
-def test_a_broker_with_parts_of_others_queues_does_not_start_with_slots() -> None:
-    """Queues lie in one group or in all; after a drain to this one they do, whoever made them."""
+@pytest.mark.parametrize("has_keeper", [False, True])
+def test_a_broker_with_parts_of_others_queues_does_not_start(has_keeper: bool) -> None:
+    """After a drain to this one, with the version before, they are its own, whoever made them."""
     before = Node(MemoryFileSystem(), True)
     light = str(77 << LIGHT_BITS | 5)
+    before.call("put", STATE_TABLE, [(f"{TAG}77", b"old")])
     before.call("put", LIGHTS_TABLE, [(light, b"1")])
     disk = before.files.after_process_crash()
+    start = partial(node_of, "b") if has_keeper else lambda files: Node(files, True)
+    again = start(disk.after_process_crash())
+    assert light in again.broker.tables.rows(LIGHTS_TABLE)
+    again.call("put", STATE_TABLE, [(f"{TAG}77", None)])
+    parts = again.files.after_process_crash()
     with pytest.raises(
-        GantryError, match=r"drain the cluster to one group first .* or leave broker.metadata_group out"
+        GantryError, match=r"has parts of 1 queues .*drain the cluster to one broker with the version before"
     ) as caught:
-        node_of("b", disk.after_process_crash())
+        start(parts)
     assert caught.value.code is ErrorCode.ILLEGAL_ARGUMENT
-    again = Node(disk, True)
-    again.call("put", STATE_TABLE, [(f"{TAG}77", b"old")])
-    assert light in node_of("b", again.files.after_process_crash()).broker.tables.rows(LIGHTS_TABLE)
+
+
+def test_a_broker_that_has_had_slots_may_have_queues_under_ids_of_others() -> None:
+    site = SlotSite("a", "b")
+    site.nodes["b"].call("put", LIGHTS_TABLE, [(str(77 << LIGHT_BITS | 5), b"1")])
+    site.start("b", site.kill("b"))
+    assert site.nodes["b"].broker.slots.show()["silent"] == ""
 
 
 def test_a_broker_says_whether_it_is_to_have_the_table() -> None:

@@ -11,7 +11,7 @@ from gantrymq.broker.forward.sending import CURSOR_GROUP
 from gantrymq.broker.port import AGAIN, END, FIND, FOR_QUEUE, Route, Start, Terms, TopicInfo
 from gantrymq.broker.tables.forward_table import TABLE as FORWARD_TABLE
 from gantrymq.broker.tables.forward_table import door_queues
-from gantrymq.broker.tables.group_tables import DRAINING, GONE_TABLE, LIGHT_BITS, LIGHTS_TABLE, STATE_TABLE, TAG
+from gantrymq.broker.tables.group_tables import DRAINING, LIGHT_BITS, LIGHTS_TABLE, STATE_TABLE, TAG
 from gantrymq.broker.tables.slot_table import slot_of
 from gantrymq.cluster.patience import SILENCE_MS
 from gantrymq.cluster.port import ClusterPort
@@ -87,7 +87,7 @@ def test_a_queue_its_cursors_and_routes_lie_at_the_owner_of_its_name() -> None:
     for owner in "abc":
         owners = Owners(owner)
         assert owners.call(owners.other, "open_cursor", owners.queue, "late", END).ready == 0
-        for table, count in (("light", 1), ("cursor", 2), ("route", 1), (LIGHTS_TABLE, 0), (GONE_TABLE, 0)):
+        for table, count in (("light", 1), ("cursor", 2), ("route", 1), (LIGHTS_TABLE, 0)):
             assert owners.rows(table) == ({owner: count} if count else {}), table
         assert owners.take_seat(
             owners.other, owners.call(owners.other, "open_cursor", owners.queue, "g", END).cursor, ALONE

@@ -7,6 +7,7 @@ from typing import Any
 
 from gantrymq.broker.config import BrokerConfig
 from gantrymq.broker.tables.slot_table import SLOTS_TABLE, SlotTable
+from gantrymq.cluster.port import SETTLE_MS
 from gantrymq.cluster.slots.changes import move
 from gantrymq.cluster.slots.keeping import SlotKeeper
 from gantrymq.model.errors import GantryError
@@ -35,6 +36,15 @@ class SlotSite(Site):
         self.away: set[str] = set()
         for name in names:
             self.start(name, MemoryFileSystem())
+
+    def add_node(self, name: str) -> None:
+        """A new group, which gateways find."""
+        self.start(name, MemoryFileSystem())
+        for port, lines in self.gateways:
+            line: Any = Line(self.nodes[name])
+            lines[name] = line
+            port.add_group(name, line)
+        self.wait(SETTLE_MS + 100)
 
     def start(self, name: str, files: MemoryFileSystem) -> None:
         """A group's process begins, on that disk, and does what can be done at once."""

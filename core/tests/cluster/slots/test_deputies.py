@@ -12,7 +12,6 @@ from gantrymq.cluster.group import place_of
 from gantrymq.cluster.patience import CHECK_EVERY_MS, SILENCE_MS
 from gantrymq.cluster.port import SETTLE_MS, ClusterPort
 from gantrymq.model.errors import ErrorCode
-from tests.cluster.site import Site
 from tests.cluster.slots.slot_site import SlotSite
 from tests.cluster.slots.test_view import Gateways, code, name_of
 
@@ -222,24 +221,6 @@ def test_a_gateway_alone_with_groups_that_hang_is_refused() -> None:
     box = start(gateways, gateways.one, name_of(site, "b"))
     site.wait(5_000)
     assert code(box[0]) is ErrorCode.UNAVAILABLE
-
-
-def test_without_slots_there_are_deputies_too() -> None:
-    """The group that the name is at home at when the nameservers have dropped the one that is away."""
-    site = Site("a", "b", "c")
-    port = site.gateway()
-    names = [f"client{number}" for number in range(60)]
-    theirs = [name for name in names if port.home(lease_name(name)).name == "b"]
-    site.line(port, "b").cut()
-    site.run()
-    epochs: list[Any] = []
-    for name in theirs:
-        port.take_lease(name, True, lambda lost: None, None, lambda token, result: epochs.append(result), deputy=True)
-    site.run()
-    assert len([epoch for epoch in epochs if isinstance(epoch, int)]) == len(theirs)
-    places = {name: place_of(port, lease_name(name), True)[0] for name in theirs}
-    next(group for group in port.groups if group.name == "b").registered = False
-    assert places == {name: port.home(lease_name(name)) for name in theirs}
 
 
 def test_it_answers_for_names_of_groups_that_answer() -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.broker.port import EARLIEST, END, Scanned, Start
 from gantrymq.model import properties as props
-from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.errors import GantryError
 from gantrymq.net.procedures.driver import Steps
 from gantrymq_gateways.amqp.messages.consumers import ACQUIRE_BYTES_MAX, ACQUIRE_COUNT_MAX, Consumer, Queue
 from gantrymq_gateways.amqp.properties.writing import Rendered
@@ -180,9 +180,9 @@ class StreamQueue(Queue):
         consumer.filter = wanted.filter
         consumer.reading = consumer.running = consumer.at_end = False
         if wanted.start is not None:
-            consumer.position = yield from _sought(partial(port.seek, self.cursor, wanted.start))
+            consumer.position = yield partial(port.seek, self.cursor, wanted.start)
             return
-        end = yield from _sought(partial(port.seek, self.cursor, END))
+        end = yield partial(port.seek, self.cursor, END)
         consumer.position = max(end - 1, 0) if wanted.number < 0 else min(wanted.number, end)
 
     def add(self, consumer: Consumer) -> None:
@@ -274,14 +274,3 @@ class StreamQueue(Queue):
             consumer.deliver(delivery, Rendered(rendered.tail, listed, 0))
         consumer.position = max(found.following, consumer.position)
         consumer.at_end = found.at_end
-
-
-def _sought(call: Callable[..., None]) -> Steps:
-    """A place, or an error that names what streams cannot do here."""
-    try:
-        found: int = yield call
-    except GantryError as error:
-        if error.code is ErrorCode.NOT_SUPPORTED:
-            raise AmqpError(NOT_IMPLEMENTED, error.text, connection=True) from None
-        raise
-    return found
