@@ -75,7 +75,7 @@ class OwnedQueues:
         found = self._holder(light)
         if found is None or not found.ready:
             ready = {group.name for group in self._cluster.ready_groups()}
-            is_gone = self._members() <= ready if self._cluster.slots.known else found is None
+            is_gone = self._cluster.slots.members <= ready if self._cluster.slots.known else found is None
             if ready and is_gone:
                 raise GantryError(
                     ErrorCode.QUEUE_NOT_FOUND, f"queue ~{light} is gone with the broker group that had it"
@@ -89,11 +89,6 @@ class OwnedQueues:
         having = [group for group in self._cluster.groups if light in group.lights]
         having = having or [group for group in self._cluster.groups if group.local_light(light)]
         return next((group for group in having if group.ready), having[0] if having else None)
-
-    def _members(self) -> set[str]:
-        """Groups that were not forgotten, where there are slots."""
-        table = self._cluster.slots.table
-        return {*table.groups, *([table.head.keeper] if table.head is not None else [])}
 
     def place_for(self, name: str) -> Group:
         """The group where something of this name is made. Raises UNAVAILABLE."""
@@ -192,7 +187,7 @@ class OwnedQueues:
         return call
 
     def _may_have_routes(self, group: Group) -> bool:
-        return group.registered and (group.was_used or group.name in self._members())
+        return group.registered and (group.was_used or group.name in self._cluster.slots.members)
 
     def remove_routes(self, route_ids: Sequence[str], token: Any, on_done: Done) -> None:
         """As RoutePort.remove_routes. UNAVAILABLE if fewer were found than asked for, and a group that may have the others did not answer."""

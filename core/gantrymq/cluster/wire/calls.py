@@ -95,7 +95,7 @@ ARGUMENTS: Final[dict[int, Any]] = {
     GatewayCode.OPEN_CURSOR: tuple[str, str, str, Natural],
     GatewayCode.DELETE_CURSOR: tuple[Natural],
     GatewayCode.SET_POLICY: tuple[Natural, bytes],
-    GatewayCode.TAKE_SEAT: tuple[Natural, bool, bool, Int32, Under | None],
+    GatewayCode.TAKE_SEAT: tuple[Natural, bool, bool, Int32],
     GatewayCode.LEAVE_SEAT: tuple[Natural, Natural],
     GatewayCode.RANK: tuple[Natural, Int32],
     GatewayCode.ACQUIRE: tuple[Natural, Natural, Natural, Natural],

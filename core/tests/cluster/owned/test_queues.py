@@ -333,6 +333,26 @@ def test_queues_of_a_cluster_that_was_drained_to_one_group_lie_there() -> None:
     assert (owners.rows("light"), owners.rows("route"), owners.rows(LIGHTS_TABLE)) == ({"a": 1}, {"a": 1}, {})
 
 
+def test_a_queue_lies_with_the_group_that_has_its_id_in_its_table() -> None:
+    """Whoever made it: as after a move."""
+    owners = Owners("b")
+    site, one, node = owners.site, owners.one, owners.site.nodes["c"]
+    local = node.call("create_light")
+    node.call("put", LIGHTS_TABLE, [(str(owners.light), str(local).encode())])
+    site.run()
+    assert owners.call(one, "open_cursor", owners.queue, "late", END).ready == 0
+    assert owners.rows("cursor") == {"b": 1, "c": 1}
+    assert code(owners.call(one, "purge", owners.cursor)) is ErrorCode.UNAVAILABLE, "that cursor is still at b"
+    disk = site.kill("c")
+    assert code(owners.call(one, "open_cursor", owners.queue, "late", END)) is ErrorCode.UNAVAILABLE, "b has it no more"
+    site.start("c", disk)
+    site.wait(1_000)
+    assert owners.call(one, "open_cursor", owners.queue, "late", END).ready == 0
+    site.nodes["c"].call("put", LIGHTS_TABLE, [(str(owners.light), None)])
+    site.run()
+    assert owners.call(one, "purge", owners.cursor) == 0
+
+
 def test_what_is_published_anywhere_reaches_the_owner() -> None:
     owners = Owners()
     bodies = [b"%d" % number for number in range(30)]

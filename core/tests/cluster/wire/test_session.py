@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from gantrymq.broker.local import LocalBrokerPort
+from gantrymq.broker.port import END, Terms
 from gantrymq.cluster.wire import client as gateway_client
 from gantrymq.cluster.wire.codec import PROTOCOL_VERSION, GatewayCode, decode_body, encode_body, unpack_error
 from gantrymq.cluster.wire.server import CHECK_EVERY_MS, CONTINUATIONS_MAX, SILENT_CHECKS, STATS_MAX, GatewaySession
@@ -133,6 +135,27 @@ def test_a_lease_given_up_late_is_not_the_one_that_was_taken_since(bench: Bench)
     assert lost == ["first", "second"]
     bench.port.drop_lease("c", second)
     assert bench.call("take_lease", "c", False, lost.append).code is ErrorCode.LEASE_HELD
+
+
+def test_consumers_of_two_connections_take_turns(bench: Bench) -> None:
+    turns: list[tuple[int, bool]] = []
+    light = bench.call("create_light")
+    cursor = bench.call("open_cursor", f"~{light}", "g", END).cursor
+    other = LocalBrokerPort(bench.broker)
+    first: list[Any] = []
+    other.take_seat(cursor, Terms(single=True), lambda seat, active: None, None, lambda _, result: first.append(result))
+    bench.quiet()
+    seat, active = bench.call(
+        "take_seat", cursor, Terms(single=True), lambda seat, active: turns.append((seat, active))
+    )
+    assert not active
+    assert (
+        bench.call("take_seat", cursor, Terms(exclusive=True), lambda seat, active: None).code is ErrorCode.LEASE_HELD
+    )
+    other.leave_seat(cursor, first[0][0], None, lambda token, left: None)
+    bench.quiet()
+    assert turns == [(seat, True)]
+    assert bench.call("leave_seat", cursor, seat) == 0
 
 
 def test_a_broker_announces_its_limit_of_bodies(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
