@@ -7,17 +7,19 @@ import json
 import socket
 import struct
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from gantrymq.cluster.wire import dial
 from gantrymq.cluster.wire.codec import PROTOCOL_VERSION, GatewayCode, encode_body
-from gantrymq.cluster.wire.dial import Dialer, find_groups
+from gantrymq.cluster.wire.dial import Dialer, Members, find_groups
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.remoting import codec
 from gantrymq.remoting.codec import Command, FrameReader
 from gantrymq.remoting.constants import FLAG_RESPONSE
+from tests.cluster.site import Line, Site
 
 
 async def reset(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -162,3 +164,48 @@ def test_the_only_broker_is_waited_for_longer(monkeypatch: pytest.MonkeyPatch) -
                 await lost.wait()
 
     assert kept(monkeypatch, broker, True, wait) == [False, True]
+
+
+def test_a_gateway_that_may_use_no_broker_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two brokers that know of no slots, and come at once."""
+    site = Site("a", "b")
+
+    class Connected:
+        """In place of a Dialer."""
+
+        why = ""
+
+        def __init__(self, nameservers: list[str], name: str, *rest: Any) -> None:
+            self.port = Line(site.nodes[name])
+            self.port.cut()
+
+        async def keep(self) -> None:
+            self.port.mend()
+            site.run()
+
+    async def find(*arguments: Any) -> dict[str, str]:
+        return {"a": "h:1", "b": "h:2"}
+
+    monkeypatch.setattr(dial, "find_groups", find)
+    monkeypatch.setattr(dial, "Dialer", Connected)
+    monkeypatch.setattr(dial, "GROUPS_WAIT_S", 0.05)
+    monkeypatch.setattr(dial, "FIRST_CONNECT_S", 0.2)
+
+    async def begin() -> None:
+        spawned: list[asyncio.Task[None]] = []
+
+        def spawn(work: Callable[..., Any]) -> None:
+            spawned.append(asyncio.create_task(work()))
+
+        context: Any = SimpleNamespace(turn=site.turn, wheel=site.wheel, shared={}, spawn=spawn)
+        members = Members(["h:0"], context, "g")
+        with pytest.raises(GantryError) as raised:
+            await members.begin()
+        await asyncio.gather(*spawned)
+        assert raised.value.code is ErrorCode.UNAVAILABLE
+        assert raised.value.text.startswith(
+            "no broker answers (registered: a, b): broker group a has no table of slots, and b is"
+        )
+        assert members.why() in raised.value.text
+
+    asyncio.run(begin())
