@@ -129,3 +129,20 @@ def test_nothing_but_starts_waits_for_the_metadata_group(cluster: Cluster) -> No
         assert comes_in(cluster.at(f"gateway{number}"), theirs)
     first.start()
     until(lambda: sum(counts(cluster).values()) == SLOTS)
+
+
+def test_a_metadata_group_with_an_empty_disk_waits_for_those_that_have_the_table(cluster: Cluster) -> None:
+    before = owned(cluster)
+    first, third = cluster.process("broker0"), cluster.process("broker2")
+    first.kill()
+    shutil.rmtree(cluster.directory / "broker0.data")
+    os.kill(third.pid, signal.SIGSTOP)
+    try:
+        first.start()
+        until(lambda: "waits until these have said whether they have a copy: broker-2" in first.log())
+        assert "waits until these have said" in gantry(cluster, "broker", "show", "broker-0")
+    finally:
+        os.kill(third.pid, signal.SIGCONT)
+    until(lambda: sum(counts(cluster).values()) == SLOTS)
+    assert owned(cluster) == before
+    assert "it goes on from the copy of broker group broker-" in first.log()

@@ -15,6 +15,8 @@ from functools import partial
 from threading import Thread
 from typing import Any, ClassVar, Final
 
+import anyio
+
 from gantrymq.auth.members.key import ClusterKey
 from gantrymq.broker.broker import Broker
 from gantrymq.broker.config import (
@@ -45,6 +47,7 @@ from gantrymq.cluster.forward.peers import Peers
 from gantrymq.cluster.forward.pulls import Pulls
 from gantrymq.cluster.slots.keeping import SlotKeeper, tell_gateways
 from gantrymq.cluster.wire.dial import Dialer
+from gantrymq.cluster.wire.neighbours import Neighbours
 from gantrymq.cluster.wire.server import GatewaySession
 from gantrymq.launch.authentication import open_at_broker
 from gantrymq.launch.health import Health
@@ -76,6 +79,8 @@ thread holds up every system call of the loop: p99.9 of them 10 to 39 ms, here 0
 
 SHARE_AFTER_MS: Final = 3_000
 """A new broker group owns names only when gateways have found it: they ask the nameservers every second."""
+FOUNDING_S: Final = 2.0
+"""The start of a metadata group without a table waits so long for what others say of theirs; then it goes on, and takes no records before they did."""
 VIP_BELOW: Final = 2
 """RocketMQ's second listener, "VIP channel": clients take it from the broker's port by themselves (MixAll.brokerVIPChannel)."""
 
@@ -168,7 +173,7 @@ class BrokerService:
         )
         tell_gateways(broker)
         await self._registrar.start()
-        self._keep_slots(context, broker, key)
+        await self._keep_slots(context, broker, key)
         self._tell_health(context.shared.get("health"), self._registrar)
         context.shared["broker_port"] = LocalBrokerPort(broker)
         context.shared["broker"] = broker
@@ -223,21 +228,28 @@ class BrokerService:
         self.broker = broker
         return broker
 
-    def _keep_slots(self, context: ServiceContext, broker: Broker, key: ClusterKey | None) -> None:
-        """The table of slots: kept here, or followed over a connection as gateways have it."""
+    async def _keep_slots(self, context: ServiceContext, broker: Broker, key: ClusterKey | None) -> None:
+        """The table of slots: kept here, or followed over a connection as gateways have it. The metadata group has it when this returns, unless it
+        waits for others."""
         group = broker.config.metadata_group
         if not group:
             return
-        port = None
+        port, tls = None, context.shared.get("cluster_tls")
         if group != broker.config.name:
-            dialer = Dialer(context.nameservers, group, key, context.shared.get("cluster_tls"))
+            dialer = Dialer(context.nameservers, group, key, tls)
             self._dialers.append(dialer)
             port = dialer.port
             context.spawn(dialer.keep)
-        SlotKeeper(broker, port, secrets.randbits, SHARE_AFTER_MS).start()
+        neighbours = Neighbours(context.nameservers, group, key, tls, context.spawn)
+        keeper = SlotKeeper(broker, port, secrets.randbits, SHARE_AFTER_MS, neighbours.survey)
+        tried = asyncio.Event()
+        keeper.start(tried.set)
+        if port is None:
+            with anyio.move_on_after(FOUNDING_S):
+                await tried.wait()
 
         def connect(name: str) -> tuple[PeerPort, Callable[[], None]]:
-            dialer = Dialer(context.nameservers, name, key, context.shared.get("cluster_tls"), lambda: False)
+            dialer = Dialer(context.nameservers, name, key, tls, lambda: False)
             self._dialers.append(dialer)
             context.spawn(dialer.keep)
             return dialer.port, dialer.close

@@ -147,9 +147,14 @@ class Receiving:
         """What was removed before, in an earlier start as well, is known nowhere any more."""
         return not self._waiting and self._broker.clock.boot_ms() >= self._started_ms
 
+    @property
+    def _has_sources(self) -> bool:
+        """Or it is not known yet who they are."""
+        return bool(self._sending.peers) or not self._slots.knows_groups
+
     def changing(self, route_id: str, adds: bool) -> None:
         """A durable route is about to be added or to change; or to be removed, if it is there."""
-        if self._sending.peers:
+        if self._has_sources:
             before = self._broker.router.durable(route_id)
             if adds or before is not None:
                 self.history.note(self._broker.clock.now_ms() + CLOCK_ERROR_MS + 1, route_id, before)
@@ -157,7 +162,7 @@ class Receiving:
     def when_known(self, on_done: Done, adds: bool) -> Done:
         """The answer of a change of routes, to be called when it is stored: `on_done` follows when the sources know. Of a route that goes groups that
         were never heard know nothing."""
-        if not self._sending.peers:
+        if not self._has_sources:
             return on_done
 
         def stored(token: Any, result: Any) -> None:
@@ -210,10 +215,8 @@ class Receiving:
             result = first.result
             if left_ms < 0:
                 names = ", ".join([name for name in self._sending.peers if name not in self.sources])
-                result = GantryError(
-                    ErrorCode.UNAVAILABLE,
-                    f"broker group {names} has not heard of broker {self._slots.name} yet; try again",
-                )
+                text = f"broker group {names} has not heard of broker {self._slots.name} yet; try again"
+                result = GantryError(ErrorCode.UNAVAILABLE, text if names else self._slots.why_silent())
             first.on_done(result)
 
     def _left_ms(self, each: _Waiting) -> int:

@@ -39,6 +39,8 @@ class Slots:
         """This start, random; empty: nobody has begun to keep the table."""
         self.known = False
         """The metadata group has heard of this start."""
+        self.waits = ""
+        """Why the last attempt to take part failed, in a sentence."""
         self._had_table = False
         self._on_stopped: Callable[[], None] = lambda: None
         self._stopped: dict[int, int] = {}
@@ -56,7 +58,8 @@ class Slots:
     @property
     def knows_groups(self) -> bool:
         """Whether it knows for whom it takes records: with a new directory not before it has the table."""
-        return self.known or self._had_table or self.keeper in ("", self.name)
+        keeps = self.keeper == self.name and self.table.head is not None
+        return self.known or self._had_table or keeps or not self.keeper
 
     def _refuse_shared_queues(self) -> None:
         """Versions before had a part of a queue in each group (docs/decisions/0007). Who has had the table of slots has none of them."""
@@ -101,15 +104,13 @@ class Slots:
         if not self.keeper:
             return f"broker {self.name} has no broker.metadata_group"
         if table.head is None:
-            return f"broker {self.name} has no table of slots yet"
+            return self.waits or f"broker {self.name} has no table of slots yet"
         if table.head.keeper != self.keeper:
             return f"broker {self.name} has broker.metadata_group={self.keeper}, and slots of a table that {table.head.keeper} keeps"
         if self.name != self.keeper:
-            return (
-                ""
-                if self.known
-                else f"broker {self.name} has not reached its metadata group {self.keeper} since it started"
-            )
+            why = f" ({self.waits})" if self.waits else ""
+            text = f"broker {self.name} has not reached its metadata group {self.keeper} since it started{why}"
+            return "" if self.known else text
         missing = [name for name, seen in table.groups.items() if seen.met != self.life]
         if not self.life or table.head.life != self.life:
             return f"broker {self.name} is starting"

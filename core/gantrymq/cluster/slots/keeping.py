@@ -22,12 +22,12 @@ from gantrymq.broker.tables.slot_table import (
     Seen,
     Slot,
     SlotTable,
-    founded,
     group_row,
     head_row,
     slot_row,
 )
 from gantrymq.cluster.slots.changes import TRIES, SlotPort, change, move
+from gantrymq.cluster.slots.founding import Said, Survey, foundation, nobody
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.procedures.driver import Steps, pause, run
 
@@ -50,10 +50,16 @@ def tell_gateways(broker: Broker) -> None:
 
 
 class SlotKeeper:
-    """See the module. `metadata`: the way to the metadata group; None: this group is it. `share_after_ms`: a new group takes its slots so late."""
+    """See the module. `metadata`: the way to the metadata group; None: this group is it. `share_after_ms`: a new group takes its slots so late.
+    `survey`: how the metadata group asks others when it has no table."""
 
     def __init__(
-        self, broker: Broker, metadata: SlotPort | None, random_bits: RandomBits, share_after_ms: int = 0
+        self,
+        broker: Broker,
+        metadata: SlotPort | None,
+        random_bits: RandomBits,
+        share_after_ms: int = 0,
+        survey: Survey = nobody,
     ) -> None:
         self._broker = broker
         self._slots = broker.slots
@@ -62,8 +68,9 @@ class SlotKeeper:
         self._metadata = metadata
         self._random_bits = random_bits
         self._share_after_ms = share_after_ms
+        self._survey = survey
+        self._on_tried: Callable[[], None] = lambda: None
         self._attempt = 0
-        self._complaint = ""
         self._is_new = False
         """The metadata group did not know this group, which has no share of the slots yet."""
         self._met = ""
@@ -76,8 +83,9 @@ class SlotKeeper:
     def _keeper(self) -> SlotPort:
         return self._local if self._metadata is None else self._metadata
 
-    def start(self) -> None:
-        """Take part from now on."""
+    def start(self, on_tried: Callable[[], None] = lambda: None) -> None:
+        """Take part from now on; `on_tried` is called at the end of each attempt, also of one that failed."""
+        self._on_tried = on_tried
         if self._metadata is None:
             self._attempt = 1
             self._run(1)
@@ -96,15 +104,16 @@ class SlotKeeper:
 
     def _ran(self, attempt: int, result: Any) -> None:
         if not isinstance(result, GantryError):
-            self._complaint = ""
+            self._slots.waits = ""
         elif attempt == self._attempt:
-            if result.text != self._complaint:
+            if result.text != self._slots.waits:
                 log.warning("slots: %s; trying again", result.text)
-            self._complaint = result.text
+            self._slots.waits = result.text
             self._wheel.call_at(self._wheel.now_ms() + AGAIN_MS, lambda now_ms: self._run(attempt))
+        self._on_tried()
 
     def _found(self) -> Steps:
-        """The metadata group's start: its table, of a new life."""
+        """The metadata group's start: its table, of a new life. Where its disk has none the others are asked first."""
         slots = self._slots
         rows: dict[str, bytes] = yield partial(self._local.watch_table, SLOTS_TABLE, None)
         table = SlotTable(rows)
@@ -114,7 +123,10 @@ class SlotKeeper:
                 f"broker.metadata_group is {slots.name}, and the table of slots here is one that {table.head.keeper} keeps",
             )
         if table.head is None:
-            items = founded(slots.name, slots.life, self._random_bits)
+            said: Said = yield self._survey
+            items, source = foundation(slots.name, slots.life, said, self._random_bits)
+            if source:
+                log.warning("slots: there is no table here; it goes on from the copy of broker group %s", source)
         else:
             items = [head_row(table.next_head(slots.life))]
         done: bool = yield partial(self._local.put_together, SLOTS_TABLE, HEAD, rows.get(HEAD), items)
@@ -139,7 +151,7 @@ class SlotKeeper:
             if table.head is None:
                 raise GantryError(
                     ErrorCode.UNAVAILABLE,
-                    f"broker group {slots.keeper} keeps no table of slots; does it have broker.metadata_group={slots.keeper}?",
+                    f"broker group {slots.keeper} keeps no table of slots yet; does it have broker.metadata_group={slots.keeper}?",
                 )
             self._refuse_forgotten(table)
             unknown = {name: seen for name, seen in slots.table.groups.items() if name not in table.groups}

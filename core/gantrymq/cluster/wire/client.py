@@ -30,6 +30,7 @@ from gantrymq.broker.port import (
 from gantrymq.broker.tables.slots import Under
 from gantrymq.cluster.wire.codec import (
     PROTOCOL_VERSION,
+    ForeignBrokerError,
     GatewayCode,
     decode_body,
     encode_body,
@@ -44,7 +45,7 @@ from gantrymq.model.message import Message
 from gantrymq.model.queue_policy import Policy, policy_to
 from gantrymq.remoting import codec
 from gantrymq.remoting.codec import Command, FrameError, FrameReader
-from gantrymq.remoting.constants import FLAG_ONEWAY
+from gantrymq.remoting.constants import FLAG_ONEWAY, ResponseCode
 
 log = logging.getLogger(__name__)
 
@@ -231,6 +232,9 @@ class RemoteBrokerPort:
         if call is None:
             return
         token, on_done, convert = call
+        if command.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            on_done(token, ForeignBrokerError(ErrorCode.UNAVAILABLE, command.remark or "it knows no gateways"))
+            return
         if command.code != 0:
             on_done(token, unpack_error(command.body, command.remark or ""))
             return

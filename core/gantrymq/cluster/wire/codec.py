@@ -117,6 +117,10 @@ def pack_error(error: GantryError) -> bytes:
     return encode_body([error.code.name, error.text])
 
 
+class ForeignBrokerError(GantryError):
+    """Of a broker that knows no gateways: RocketMQ's."""
+
+
 def unpack_error(body: bytes, remark: str) -> GantryError:
     """Back from `pack_error`; a body of another shape becomes UNAVAILABLE with the remark."""
     try:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gantrymq.broker.config import BrokerConfig
-from gantrymq.broker.tables.slot_table import given_away
+from gantrymq.broker.tables.slot_table import SLOTS_TABLE, given_away
 from gantrymq.cluster.forward.following import PeerPort
 from gantrymq.cluster.forward.peers import Peers
 from gantrymq.cluster.slots import changes
@@ -67,8 +67,15 @@ class FaultySite(ForwardSite):
             return line, line.close
 
         link: Any = None if name == KEEPER else self.dial(name, KEEPER)
-        SlotKeeper(node.broker, link, self.random.getrandbits).start()
+        SlotKeeper(node.broker, link, self.random.getrandbits, 0, self.survey).start()
         Peers(node.broker, name, connect, at_once(node.wheel)).start()
+
+    def said(self, name: str) -> dict[str, bytes] | str:
+        """See `SlotSite`: over the same lines as everything else."""
+        line = LongLine(KEEPER, name, self.nodes[name])
+        reached = self._may_dial(line)
+        line.close()
+        return dict(self.nodes[name].broker.tables.rows(SLOTS_TABLE)) if reached else "no answer"
 
     def dial(self, source: str, target: str) -> LongLine:
         """Kept connected from now on."""

@@ -284,7 +284,7 @@ class Play:
         self._replace(name, self.lot.choice(known).after_process_crash())
 
     def _empty(self, name: str) -> None:
-        if name != KEEPER and self.lot.random() < 0.4:
+        if self.lot.random() < 0.4:
             self._note(f"empty disk {name}")
             self._replace(name, MemoryFileSystem())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 from gantrymq.broker.config import BrokerConfig
@@ -34,6 +35,8 @@ class SlotSite(Site):
         self.random = random.Random(seed)
         self.links: dict[str, Line] = {}
         self.away: set[str] = set()
+        self.silent: set[str] = set()
+        """Groups that are registered, and that the metadata group does not reach when it starts."""
         for name in names:
             self.start(name, MemoryFileSystem())
 
@@ -59,21 +62,34 @@ class SlotSite(Site):
         """A group's process begins."""
         self.nodes[name] = node = self.make(name, files)
         self.away.discard(name)
+        self.silent.discard(name)
         link = None
         if name != KEEPER:
             link = self.links[name] = Line(self.nodes[KEEPER])
             if KEEPER in self.away:
                 link.cut()
-        SlotKeeper(node.broker, link, self.random.getrandbits).start()
+        SlotKeeper(node.broker, link, self.random.getrandbits, 0, self.survey).start()
         if name == KEEPER:
             self.links = {other: link for other, link in self.links.items() if other not in self.away}
-            for link in self.links.values():
+            for other, link in self.links.items():
                 link.node = node
-                link.mend()
+                if other not in self.silent:
+                    link.mend()
         for _, lines in self.gateways:
             if name in lines:
                 lines[name].node = node
                 lines[name].mend()
+
+    def survey(self, token: Any, on_done: Callable[[Any, Any], None]) -> None:
+        """What the metadata group hears of the others: nameservers drop those that are away."""
+        others = self.nodes.keys() - self.away - {KEEPER}
+        on_done(token, {name: self.said(name) for name in others})
+
+    def said(self, name: str) -> dict[str, bytes] | str:
+        """Its table; or why it says nothing."""
+        if name in self.silent:
+            return "no answer"
+        return dict(self.nodes[name].broker.tables.rows(SLOTS_TABLE))
 
     def kill(self, name: str) -> MemoryFileSystem:
         """The process is gone; returns its disk."""
