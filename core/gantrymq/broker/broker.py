@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -19,13 +20,16 @@ from gantrymq.broker.consuming.commits import OffsetCommits
 from gantrymq.broker.consuming.cursors import Cursors
 from gantrymq.broker.consuming.entries.shared_bodies import SharedBodies
 from gantrymq.broker.consuming.held import Held
-from gantrymq.broker.consuming.leases import Leases
+from gantrymq.broker.consuming.leases import NO_SLOT, Leases
 from gantrymq.broker.consuming.offsets import OFFSET_TABLES, UNREAD_TABLE, ConsumerOffsets
 from gantrymq.broker.consuming.seats import Seats
 from gantrymq.broker.delay.delays import Delays
 from gantrymq.broker.deletion import deletions
 from gantrymq.broker.deletion.deleting import Deleting
 from gantrymq.broker.deletion.refused import Refused, append_fit, as_refusal, leave_out
+from gantrymq.broker.forward.arriving import Arriving
+from gantrymq.broker.forward.holding import Holding
+from gantrymq.broker.forward.leaving import Leaving
 from gantrymq.broker.forward.marks import marked
 from gantrymq.broker.forward.receiving import Receiving
 from gantrymq.broker.forward.sending import Sending
@@ -151,12 +155,15 @@ class Broker:
         self.slots = Slots(config, self.tables, turn, self.leases)
         self.sending = Sending(self, self.slots, config.forward_records_max, options.random_bits)
         self.receiving = Receiving(self, self.slots, self.sending)
+        self.arriving = Arriving(self, self.queues, self.sending, self.receiving)
+        self.leaving = Leaving(self, self.queues, self.sending)
         self.parts: list[Part] = [
-            self.delays, self.transactions, self.pops, self.queues, self.slots, self.receiving, self.sending
+            self.delays, self.transactions, self.pops, self.arriving, self.queues, self.leaving, self.slots, self.receiving, self.sending
         ]  # fmt: skip
         self.redirects = self._by_kind()
         self.request_flush: Callable[[], None] = options.request_flush
         self._submitted, self._wide = Submitted(), WideRecords(store)
+        self.holding = Holding(config.name, self.sending, self._submitted, wheel, self.arm_append)
         self._whole = Whole(self, self.queues)
         self._internal: list[_Internal] = []
         self._refused = Refused(wheel, self.arm_append, self.cursors)
@@ -206,7 +213,7 @@ class Broker:
         bad_routes: dict[str, str] = {}
         for route_id, data in self.tables.rows("route").items():
             try:
-                self.router.add(route_from_bytes(route_id, data))
+                self._known_route(route_from_bytes(route_id, data))
             except GantryError as error:  # of a gateway that is not installed (any more)
                 bad_routes[route_id] = error.text
         self.tables.quarantine_rows("route", bad_routes)
@@ -230,6 +237,11 @@ class Broker:
         for part in self.parts:
             part.open()
 
+    def _known_route(self, route: Route) -> None:
+        self.router.add(route)
+        if route.moves:
+            self.sending.moved_here(route)
+
     def _first_light(self) -> int:
         """The next id of a light queue that was never used; its row may be one that cannot be read."""
         rows = self.tables.rows("light")
@@ -250,6 +262,8 @@ class Broker:
         self.closed = True
         self._wide.abandon([])
         self.deleting.finish_all()
+        for sent in self.holding.take_all():
+            self._submitted.add(sent)
         for sent in self._submitted.give_up(
             senders=True
         ):  # its connections are gone, or got the time that a stop gives them
@@ -271,7 +285,8 @@ class Broker:
         self.arm_append()
         sent = Sent(batch, token, on_done, sender, self.pending.times.begun)
         sent.whole = whole
-        self._submitted.add(sent)
+        if not self.holding.targets or not self.holding.keeps(sent):
+            self._submitted.add(sent)
 
     def submit_with(
         self,
@@ -289,7 +304,8 @@ class Broker:
         self.arm_append()
         sent = Sent(batch, token, companions.done, sender, self.pending.times.begun)
         sent.whole, sent.companions, companions.sent = True, companions, sent
-        self._submitted.add(sent)
+        if not self.holding.targets or not self.holding.keeps(sent):
+            self._submitted.add(sent)
 
     def put(self, table: str, items: Sequence[tuple[str, bytes | None]], token: Any, on_done: Done | None) -> None:
         """Rows of a table in one batch; in memory once stored. Without `on_done`, what a full disk refuses is written when it can be."""
@@ -382,6 +398,8 @@ class Broker:
         check_item("route", route.route_id, None)
         if route.topic is not None and names.is_own_system_topic(route.topic):
             raise GantryError(ErrorCode.NO_PERMISSION, f"topic {route.topic} belongs to the broker itself")
+        if moves := self.sending.moves_of(route.route_id):
+            route = replace(route, moves=moves)
         self.receiving.changing(route.route_id, True)
         stored = self.router.add_unstored(route, self.receiving.when_known(on_done, True))
         self.put("route", [(route.route_id, route_to_bytes(route))], token, stored)
@@ -401,16 +419,17 @@ class Broker:
         removed = on_done if is_over else self.receiving.when_known(on_done, False)
         self.drop_rows(rows, token, lambda token, result: removed(token, len(known) if result is None else result))
 
-    def create_light(self, token: Any, on_done: Done) -> None:
-        """As QueuePort.create_light."""
-        light, rows = self.new_light()
+    def create_light(self, token: Any, on_done: Done, slot: int = NO_SLOT) -> None:
+        """As QueuePort.create_light. `slot`: of the name that it is made for."""
+        light, rows = self.new_light(slot)
         self.put_rows(rows, token, lambda token, result: on_done(token, light if result is None else result))
 
-    def new_light(self) -> tuple[int, Rows]:
+    def new_light(self, slot: int = NO_SLOT) -> tuple[int, Rows]:
         """A light queue, and the rows that make it last."""
         light = self._next_light
         self._next_light += 1
-        return light, [("light", str(light), b"{}"), ("light", "next", str(self._next_light).encode())]
+        row = b"{}" if slot == NO_SLOT else b'{"slot":%d}' % slot
+        return light, [("light", str(light), row), ("light", "next", str(self._next_light).encode())]
 
     def delete_light(self, light: int, token: Any, on_done: Done | None) -> None:
         """As QueuePort.delete_light."""
@@ -481,6 +500,8 @@ class Broker:
             times.batch_messages.observe(len(messages))
         if self._submitted:
             self.arm_append()
+        if self.holding.targets:
+            self.holding.look()
 
     def _prepare(
         self, messages: list[Message], lights: Lights, matches: Matches, sent: Sent, entries: int, size: int

@@ -171,11 +171,19 @@ class LocalBrokerPort:
 
     def add_route(self, route: Route, token: Any, on_done: Done) -> None:
         try:
+            self._broker.leaving.check(route.light)
+            self._broker.arriving.check([route.route_id])
             self._broker.add_route(route, token, on_done)
         except GantryError as error:
             on_done(token, error)
 
     def remove_routes(self, route_ids: Sequence[str], token: Any, on_done: Done) -> None:
+        try:
+            self._broker.leaving.check_routes(route_ids)
+            self._broker.arriving.check(route_ids)
+        except GantryError as error:
+            on_done(token, error)
+            return
         self._broker.remove_routes(route_ids, token, on_done)
 
     def open_tap(
@@ -212,12 +220,17 @@ class LocalBrokerPort:
 
     # Queues.
 
-    def create_light(self, token: Any, on_done: Done, *, name: str = "") -> None:
-        self._broker.create_light(token, on_done)
+    def create_light(self, token: Any, on_done: Done, *, name: str = "", slot: int = NO_SLOT) -> None:
+        self._broker.create_light(token, on_done, slot)
 
     def delete_light(self, light: int, token: Any, on_done: Done) -> None:
         if self._broker.sending.is_open(light):
             on_done(token, GantryError(ErrorCode.NO_PERMISSION, f"queue ~{light} belongs to the broker itself"))
+            return
+        try:
+            self._broker.leaving.check(light)
+        except GantryError as error:
+            on_done(token, error)
             return
         self._broker.delete_light(light, token, on_done)
 
@@ -235,6 +248,7 @@ class LocalBrokerPort:
     def _open_cursor(self, queue: str, group: str, start: Start, token: Any, on_done: Done, begin: int) -> None:
         broker = self._broker
         try:
+            broker.leaving.check(parse_queue(queue)[0])
             cursor = broker.cursors.find(queue, group)
             if cursor is not None and str(cursor.id) in broker.tables.rows("cursor"):
                 if start.kind != "find":
@@ -279,7 +293,9 @@ class LocalBrokerPort:
 
     def set_policy(self, cursor: int, policy: Policy, token: Any, on_done: Done) -> None:
         try:
-            self._broker.queues.set_policy(self._broker.cursors.get(cursor), policy, token, on_done)
+            found = self._broker.cursors.get(cursor)
+            self._broker.leaving.check(found.light)
+            self._broker.queues.set_policy(found, policy, token, on_done)
         except GantryError as error:
             on_done(token, error)
 
@@ -287,6 +303,11 @@ class LocalBrokerPort:
         found = self._broker.cursors.awake(cursor)
         if found is None:
             self._broker.when_stored(token, on_done)  # also behind a deletion that a full disk has refused
+            return
+        try:
+            self._broker.leaving.check(found.light)
+        except GantryError as error:
+            on_done(token, error)
             return
         self._broker.cursors.delete(found)
         self._broker.drop_rows([("cursor", str(cursor), None)], token, on_done)
@@ -302,6 +323,10 @@ class LocalBrokerPort:
             on_done(token, GantryError(ErrorCode.NOT_OWNER, f"cursor {cursor} is read over a later connection"))
             return
         self._holders.add(holder)
+        if found.light in self._broker.leaving.frozen:
+            cursors.await_next(found, self._number)
+            on_done(token, [])
+            return
         if found.managed is not None:
             self._broker.queues.used(found)
             if self._broker.queues.is_held_up(found):
@@ -410,6 +435,7 @@ class LocalBrokerPort:
     ) -> None:
         try:
             found = self._broker.cursors.get(cursor)
+            self._broker.leaving.check(found.light)
             self._broker.queues.used(found)
             seat = self._broker.seats.take(found, self._number, terms, on_turn)
         except GantryError as error:
@@ -451,6 +477,11 @@ class LocalBrokerPort:
         found = self._broker.cursors.awake(cursor)
         if found is None:
             on_done(token, GantryError(ErrorCode.NOT_FOUND, f"cursor {cursor} does not exist (any more)"))
+            return
+        try:
+            self._broker.leaving.check(found.light)
+        except GantryError as error:
+            on_done(token, error)
             return
         on_done(token, self._broker.cursors.purge(found))
 
@@ -578,12 +609,16 @@ class LocalBrokerPort:
 
     def follow(self, name: str, life: str, seen: int, token: Any, on_done: Done) -> None:
         """See `Receiving.heard`."""
-        try:
-            result = self._broker.receiving.heard(name, life, seen)
-        except GantryError as error:
-            on_done(token, error)
-            return
-        on_done(token, result)
+
+        def answer_now() -> None:
+            try:
+                result = self._broker.receiving.heard(name, life, seen)
+            except GantryError as error:
+                on_done(token, error)
+                return
+            on_done(token, result)
+
+        self._broker.receiving.when_decided(answer_now)
 
     def forward_end(self, peer: str, token: Any, on_done: Done) -> None:
         """See `Sending.end_for`."""
@@ -592,6 +627,52 @@ class LocalBrokerPort:
     def await_forward(self, source: str, life: str, offset: int, token: Any, on_done: Done) -> None:
         """See `Receiving.await_progress`."""
         self._broker.receiving.await_progress(source, life, offset, partial(on_done, token))
+
+    # Queues on their way to another group (cluster/forward/moving.py).
+
+    def read_light(self, light: int, offset: int, bytes_max: int, token: Any, on_done: Done) -> None:
+        """See `Leaving.read`."""
+        self._read(
+            lambda _store: self._broker.leaving.read(light, offset, bytes_max), partial(on_done, token), token, on_done
+        )
+
+    def freeze_lights(
+        self, queues: Sequence[tuple[int, int]], target: str, move: str, token: Any, on_done: Done
+    ) -> None:
+        """See `Leaving.freeze`."""
+        self._or_error(partial(self._broker.leaving.freeze, queues, target, move), token, on_done)
+
+    def end_freeze(self, lights: Sequence[int], move: str, gone: bool, token: Any, on_done: Done) -> None:
+        """See `Leaving.gone` and `Leaving.thaw`."""
+        if gone:
+            self._broker.leaving.gone(lights, move, token, on_done)
+        else:
+            self._broker.leaving.thaw(lights, move)
+            on_done(token, None)
+
+    def hold_records(self, source: str, target: str, token: Any, on_done: Done) -> None:
+        """See `Holding.hold`."""
+        self._or_error(partial(self._broker.holding.hold, source, target), token, on_done)
+
+    def release_records(self, target: str, number: int, token: Any, on_done: Done) -> None:
+        """See `Holding.release`."""
+        self._broker.holding.release(target, number)
+        on_done(token, None)
+
+    def queues_came(self, names: Sequence[int], token: Any, on_done: Done) -> None:
+        """See `Arriving.came`."""
+        self._broker.arriving.came(names, token, on_done)
+
+    def take_queues(self, source: str, queues: Sequence[tuple[int, int]], token: Any, on_done: Done) -> None:
+        """See `Mover.take`."""
+        self._or_error(partial(self._broker.arriving.on_wanted, source, queues), token, on_done)
+
+    @staticmethod
+    def _or_error(call: Callable[[Any, Done], None], token: Any, on_done: Done) -> None:
+        try:
+            call(token, on_done)
+        except GantryError as error:
+            on_done(token, error)
 
     def drop_lease(self, name: str, epoch: int) -> None:
         self._broker.leases.drop(name, epoch)

@@ -17,6 +17,7 @@ from gantrymq.broker.pop.lease_table import TABLE as POP_LEASES
 from gantrymq.broker.rocketmq import settings
 from gantrymq.broker.row_checks import RowCheck
 from gantrymq.broker.tables.forward_table import TABLE as FORWARD_TABLE
+from gantrymq.broker.tables.group_tables import MOVED_TABLE
 from gantrymq.broker.topics import QUEUES_MAX
 from gantrymq.model import queue_policy as policy
 
@@ -68,6 +69,7 @@ def _shape(shape: Any) -> RowCheck:
 
 
 _route = _shape(tuple[str, str | None, str, _Number])
+_moved_route = _shape(tuple[str, str | None, str, _Number, _Number])
 _cursor = _shape(tuple[str, str, _Number])
 _pop_lease = _shape(_PopLease)
 _offsets = _shape(dict[int, int])
@@ -117,15 +119,42 @@ def _check_pop_lease(key: str, value: bytes) -> None:
                 raise ValueError(f"run {first} to {last} is none")
 
 
+def _check_route(key: str, value: bytes) -> None:
+    try:
+        _route(key, value)
+    except msgspec.ValidationError:
+        _moved_route(key, value)
+
+
+_leaving = _shape(tuple[_Number, str])
+_coming = _shape(tuple[str, _Number])
+_come = _shape(tuple[str, _Number, list[tuple[str, str]]])
+
+
 def _check_forward(key: str, value: bytes) -> None:
     kind, _, rest = key.partition("/")
-    if kind not in ("to", "read", "source", "start") or not rest or int(value) < 0:
-        raise ValueError("no forward queue, progress, source or start")
+    if kind == "leaving":
+        _id(rest)
+        _leaving(key, value)
+    elif kind == "coming":
+        _id(rest)
+        try:
+            _coming(key, value)
+        except msgspec.ValidationError:
+            _come(key, value)
+    elif kind not in ("to", "read", "source", "start") or not rest or int(value) < 0:
+        raise ValueError("no forward queue, progress, source, start, or queue on its way")
+
+
+def _check_moved(key: str, value: bytes) -> None:
+    _id(key)
+    if int(value) < 0:
+        raise ValueError("no light queue")
 
 
 CHECKS: Final[Mapping[str, RowCheck]] = {
     "topic": _shape(_Topic),
-    "route": _route,
+    "route": _check_route,
     "light": _check_light,
     "cursor": _check_cursor,
     "offset": _check_offsets,
@@ -134,5 +163,6 @@ CHECKS: Final[Mapping[str, RowCheck]] = {
     POP_LEASES: _check_pop_lease,
     policy.TABLE: policy.check_row,
     FORWARD_TABLE: _check_forward,
+    MOVED_TABLE: _check_moved,
 }
 """By table. `group` and `request_mode` have their readers in `remoting`."""

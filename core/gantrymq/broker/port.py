@@ -144,7 +144,7 @@ class Route:
 
     `route_id`: unique over all routes. `kind`: name of a registered `RouteSet`. `topic`: native topic that it can match,
     or None for any. `expression`: what the kind understands (UTF-8 JSON). `light`: 0 for routes without a queue of their own
-    (AMQP exchange-to-exchange bindings).
+    (AMQP exchange-to-exchange bindings). `moves`: how often the route went to another broker group with its queue.
     """
 
     route_id: str
@@ -152,6 +152,7 @@ class Route:
     topic: str | None
     expression: str
     light: int
+    moves: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from gantrymq.broker.forward.sending import LEASE_MS
 from gantrymq.broker.tables.forward_table import READ, SOURCE, START, TABLE
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.names import FORWARDED_TOPIC
+from gantrymq.net.turn import run_all
 from gantrymq.store.log.forwarded import Forwarded
 
 if TYPE_CHECKING:
@@ -94,6 +95,9 @@ class Receiving:
         self._waiting: deque[_Waiting] = deque()
         self._due_ms = 0
         """When it is looked at what waits, by the wheel; 0: nothing does."""
+        self.deciding = 0
+        """Moves of queues to this group that are decided here, and not told yet: who asks for a lease is answered behind that."""
+        self._undecided: list[Callable[[], None]] = []
         self._awaiting: list[_Awaited] = []
         self._tells_late = False
         self.dropped = 0
@@ -183,6 +187,20 @@ class Receiving:
             self._answer()
 
         return stored
+
+    def when_decided(self, call: Callable[[], None]) -> None:
+        """At once, or when no move is being decided."""
+        if self.deciding:
+            self._undecided.append(call)
+        else:
+            call()
+
+    def decided(self) -> None:
+        """A move was told, or is given up."""
+        self.deciding -= 1
+        if not self.deciding:
+            calls, self._undecided = self._undecided, []
+            run_all(calls)
 
     def heard(self, name: str, life: str, seen: int) -> tuple[str, int]:
         """A source (in its start `life`) has all changes of routes up to version `seen`. Returns this start, and the version now; from its question on

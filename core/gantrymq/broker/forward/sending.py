@@ -17,7 +17,7 @@ from gantrymq.broker.port import Route
 from gantrymq.broker.queues.engine import RETRY_MS
 from gantrymq.broker.routing.router import OTHERS, route_from_bytes
 from gantrymq.broker.tables.forward_table import QUEUES_TABLE, TABLE, TO
-from gantrymq.broker.tables.group_tables import LIGHT_BITS
+from gantrymq.broker.tables.group_tables import LIGHT_BITS, TAG_BITS
 from gantrymq.broker.tables.slot_table import GROUP, SLOTS_TABLE
 from gantrymq.model.errors import ErrorCode, GantryError
 
@@ -41,7 +41,7 @@ _CHECK_MS: Final = 200
 class Peer:
     """Another group. `number`: stands above its light queues in routes here. `light`: its forward queue, of this start."""
 
-    __slots__ = ("cursor", "full", "is_foreign", "lease_ms", "life", "light", "name", "number", "refused")
+    __slots__ = ("cursor", "full", "is_foreign", "lapsed_ms", "lease_ms", "life", "light", "name", "number", "refused")
 
     def __init__(self, name: str, number: int, light: int, cursor: int) -> None:
         self.name = name
@@ -50,6 +50,8 @@ class Peer:
         self.cursor = cursor
         self.lease_ms = 0
         """On the boot clock; 0: nothing is known."""
+        self.lapsed_ms = 0
+        """Leases that were asked for before, on the boot clock, do not count."""
         self.life = ""
         """Its start that told its routes."""
         self.is_foreign = False
@@ -80,12 +82,15 @@ class Sending:
         self.peers: dict[str, Peer] = {}
         self._queues: dict[str, dict[str, int]] = {}
         """Forward queues by peer and start, the oldest first."""
-        self._numbers = 0
+        self._numbers = 1 << TAG_BITS
+        """Above all tags: what a peer's route is called here is no id of a queue."""
         self._lapses_ms = 0
         """When the first lease is over; 0: there is none."""
         self._ready: set[str] = set()
         self.readers: dict[int, int] = {}
         """By cursor of a forward queue: the port that reads it. A broken connection of the peer that is not seen yet reads no more."""
+        self._moved: dict[str, tuple[int, str]] = {}
+        """Routes that went to another group with their queue, by id: how often, and who has it now. Whoever had it before says nothing of it."""
         self._waiting: list[tuple[str, Any, Callable[[Any, Any], None]]] = []
         """Peers whose forward queue is to be on the disk first, with who asks."""
         self._on_peer: Callable[[str], None] = lambda name: None
@@ -101,6 +106,7 @@ class Sending:
         self._broker.tables.watch(SLOTS_TABLE, self._slot_row)
         self._broker.tables.watch("light", self._light_row)
         self._broker.tables.watch(TABLE, self._queue_row)
+        self._broker.tables.watch("route", self._route_row)
         rows = [(int(light), key) for key, light in self._broker.tables.rows(TABLE).items() if key.startswith(TO)]
         for light, key in sorted(rows):
             name, _, life = key[len(TO) :].rpartition("/")
@@ -141,6 +147,10 @@ class Sending:
     def _queue_row(self, key: str, value: bytes | None) -> None:
         if key.startswith(TO):
             self._broker.tables.tell(QUEUES_TABLE, key, value)
+
+    def _route_row(self, route_id: str, value: bytes | None) -> None:
+        if value is None and self._moved.get(route_id, (0, ""))[1] == self._slots.name:
+            del self._moved[route_id]
 
     def _meet(self, name: str) -> None:
         """A group of this cluster: from now on it gets every record, until its routes are known."""
@@ -223,14 +233,15 @@ class Sending:
         if peer is None:
             return
         router = self._broker.router
-        number = route_id.rpartition("/")[2]
-        light = int(number) if number.isdecimal() and number.isascii() else 0
-        for known in (f"@{name}/{route_id}", self._id_of(peer, route_id, light)):
-            router.remove(known)
+        self._remove_of(peer, route_id)
         if value is None:
+            if self._moved.get(route_id, (0, ""))[1] == name:
+                del self._moved[route_id]
             return
         try:
             route = route_from_bytes(route_id, value)
+            if not self._leads(route, name):
+                return
             theirs = route.light and peer.number << LIGHT_BITS | route.light
             mine = self._id_of(peer, route_id, route.light)
             router.add(Route(mine, route.kind, route.topic, route.expression, theirs))
@@ -242,6 +253,36 @@ class Sending:
             self._lapse(peer)
             peer.is_foreign = True
 
+    def _remove_of(self, peer: Peer, route_id: str) -> None:
+        number = route_id.rpartition("/")[2]
+        light = int(number) if number.isdecimal() and number.isascii() else OTHERS
+        self._broker.router.remove(f"@{peer.name}/{route_id}")
+        if light < OTHERS:  # else no plain one: another route may have the id that it would have
+            self._broker.router.remove(self._id_of(peer, route_id, light))
+
+    def _leads(self, route: Route, name: str) -> bool:
+        """Whether a route counts that a group has: not where its queue has gone on to another one. From there on only that one's does, at once."""
+        moves, owner = self._moved.get(route.route_id, (0, name))
+        if owner != name and moves >= route.moves:
+            return False
+        if route.moves:
+            self._moved[route.route_id] = route.moves, name
+            for peer in self.peers.values():
+                if peer.name != name:
+                    self._remove_of(peer, route.route_id)
+            if name != self._slots.name and self._broker.router.number_of(route.route_id):
+                self._broker.router.remove(route.route_id)
+        return True
+
+    def moved_here(self, route: Route) -> None:
+        """A route of this group has come with its queue."""
+        self._leads(route, self._slots.name)
+
+    def moves_of(self, route_id: str) -> int:
+        """How often this group's route has moved."""
+        moves, owner = self._moved.get(route_id, (0, ""))
+        return moves if owner == self._slots.name else 0
+
     def learn_all(self, name: str, rows: Mapping[str, bytes]) -> None:
         """All routes of a peer; what was known before is gone. A lease goes on: what it is for is among them."""
         peer = self.peers.get(name)
@@ -250,6 +291,8 @@ class Sending:
         if peer.is_foreign:
             peer.lease_ms, peer.is_foreign = 0, False
         self._drop_routes(peer)
+        for route_id in [key for key, (_, owner) in self._moved.items() if owner == name and key not in rows]:
+            del self._moved[route_id]
         for route_id, value in rows.items():
             self.learn(name, route_id, value)
 
@@ -268,7 +311,7 @@ class Sending:
     def leased(self, name: str, life: str, until_ms: int) -> None:
         """What is known of the peer's routes, of its start `life`, is all there is until then, on the boot clock."""
         peer = self.peers.get(name)
-        if peer is None or until_ms <= self._broker.clock.boot_ms():
+        if peer is None or until_ms <= self._broker.clock.boot_ms() or until_ms - LEASE_MS < peer.lapsed_ms:
             return
         self.begun(name, life)
         was_known = peer.is_known
@@ -281,6 +324,13 @@ class Sending:
         was_known, peer.lease_ms = peer.is_known, 0
         if was_known:
             self._broker.router.anew(1)
+
+    def lapse(self, name: str) -> None:
+        """What is known of a peer is not to be relied on, until it answers what it is asked from now on."""
+        peer = self.peers.get(name)
+        if peer is not None:
+            peer.lapsed_ms = self._broker.clock.boot_ms()
+            self._lapse(peer)
 
     def check_leases(self) -> None:
         """Before records are appended: what nobody has prolonged is over."""

@@ -106,6 +106,8 @@ class QueueEngine:
         self._buried_bytes = 0
         """Of records whose dead letters were made in this turn."""
         self._expiries = 0
+        self._suspended: dict[int, list[tuple[str, list[int]]]] = {}
+        """Light queues about which nothing is decided for now, with what was on its way to its dead letters."""
         self._room, self._keys = Room(), KeyRoom()
         self._streams = Streams(broker, self._attempt, self._count)
         self.counts: dict[str, int] = {}
@@ -138,6 +140,34 @@ class QueueEngine:
             raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"nothing here makes dead letters of kind {policy.dead_kind}")
         self._manage(cursor, policy)
         self._broker.put(TABLE, [(str(cursor.id), policy_to(policy))], token, on_done)
+
+    def adopt(self, cursor: Cursor, policy: Policy) -> None:
+        """A queue has come here with its policy, whose row is there."""
+        self._manage(cursor, policy)
+
+    def suspend(self, light: int) -> None:
+        """Nothing of the queue expires, dies or is refused from now on: it is on its way to another group."""
+        self._suspended.setdefault(light, [])
+        queue = self.by_light.pop(light, None)
+        if queue is not None:
+            self._by_name.pop((queue.policy.dead_kind, queue.policy.name), None)
+            self._forget(queue)
+            queue.cursor.managed = None
+
+    def resume(self, light: int) -> None:
+        """It stays."""
+        dying = self._suspended.pop(light, [])
+        for cursor in self._broker.cursors.of_queue(f"~{light}"):
+            row = self._broker.tables.rows(TABLE).get(str(cursor.id))
+            if row is not None:
+                self._manage(cursor, policy_from(row))
+        if (queue := self.by_light.get(light)) is not None and dying:
+            self.dying.extend([(queue, reason, offsets) for reason, offsets in dying])
+            self._broker.arm_append()
+
+    def forget_suspended(self, light: int) -> None:
+        """It is gone."""
+        self._suspended.pop(light, None)
 
     def _manage(self, cursor: Cursor, policy: Policy) -> None:
         if policy.stream:
@@ -523,6 +553,8 @@ class QueueEngine:
         """Store the copies of these entries and finish them, in one piece."""
         if self._is_gone(queue):
             if (other := self.by_light.get(queue.cursor.light)) is None:
+                if (waiting := self._suspended.get(queue.cursor.light)) is not None:
+                    waiting.append((reason, offsets))
                 return
             queue = other  # it has another policy now
         if not queue.policy.dead_kind:

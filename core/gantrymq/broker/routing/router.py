@@ -405,10 +405,11 @@ _text = json.JSONEncoder(separators=(",", ":")).encode
 
 def route_to_bytes(route: Route) -> bytes:
     """Value of a durable route in table `route`."""
-    return _text([route.kind, route.topic, route.expression, route.light]).encode()
+    moves = [route.moves] if route.moves else []
+    return _text([route.kind, route.topic, route.expression, route.light, *moves]).encode()
 
 
 def route_from_bytes(route_id: str, data: bytes) -> Route:
     """Back from `route_to_bytes`."""
-    kind, topic, expression, light = quick_json(data)
-    return Route(route_id, kind, topic, expression, light)
+    kind, topic, expression, light, *moves = quick_json(data)
+    return Route(route_id, kind, topic, expression, light, *moves)

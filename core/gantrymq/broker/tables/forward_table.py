@@ -16,6 +16,10 @@ SOURCE: Final = "source/"
 """`source/SOURCE`: a group that has a forward queue for this one (value: 1)."""
 START: Final = "start/"
 """`start/START`: from which light queue on this start of this group made its own."""
+LEAVING: Final = "leaving/"
+"""`leaving/LIGHT`: a light queue that is frozen on its way to another group (value: JSON of its id in the cluster and that group)."""
+COMING: Final = "coming/"
+"""`coming/ID`: a queue on its way here (value: JSON, `copying` or `in`, its light queue here, and of the second its routes)."""
 
 
 def door_queues(lights: Mapping[str, bytes], rows: Mapping[str, bytes]) -> set[str]:

@@ -19,6 +19,11 @@ LIGHTS_TABLE = "cluster_light"
 """At each group, its own id (value, decimal) of a light queue that it has under the id of another group (key: cluster id), which made it."""
 
 
+MOVED_TABLE: Final = "cluster_moved"
+"""Light queues of other groups that have come here, and keep their id (key: cluster id; value: light queue here, decimal; `0`: it was here, and has
+gone on)."""
+
+
 STATE_TABLE = "cluster"
 """What a group says about itself: row `first_group` (its light ids have no tag) or `member`, row `draining` (no new messages), row `metadata_group`."""
 
@@ -40,5 +45,5 @@ TAG = "tag/"
 """Rows `tag/<number>`: this group has light queues of one that was emptied or forgotten."""
 
 
-GROUP_TABLES: Final = frozenset({LIGHTS_TABLE, STATE_TABLE, SLOTS_TABLE, TABLE})
+GROUP_TABLES: Final = frozenset({LIGHTS_TABLE, MOVED_TABLE, STATE_TABLE, SLOTS_TABLE, TABLE})
 """What each group has for itself; the rows of other tables move when it is emptied."""

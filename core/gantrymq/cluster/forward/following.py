@@ -15,16 +15,15 @@ from gantrymq.broker.forward.receiving import NEWS_TABLE
 from gantrymq.broker.forward.sending import CURSOR_GROUP, LEASE_MS
 from gantrymq.broker.port import EARLIEST, Outcome
 from gantrymq.broker.tables.forward_table import QUEUES_TABLE, TABLE, TO
+from gantrymq.cluster.forward.moving import MovePort, Taking
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.procedures.driver import Steps, pause, run
 
 if TYPE_CHECKING:
-    from gantrymq.broker.forward.receiving import Receiving
-    from gantrymq.broker.forward.sending import Sending
+    from gantrymq.broker.forward.leaving import Leaving
     from gantrymq.broker.port import CursorInfo, Delivery, Done, Start
     from gantrymq.cluster.forward.pulls import Pulls
     from gantrymq.net.api import Wheel
-    from gantrymq.services import Clock
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +42,7 @@ _DIGITS_MAX: Final = 19
 """Of a number below 2^63."""
 
 
-class PeerPort(Protocol):
+class PeerPort(MovePort, Protocol):
     """What is asked of another broker group: see `GroupPort`."""
 
     def watch_state(self, on_state: Callable[[bool], None]) -> None: ...
@@ -67,13 +66,11 @@ class PeerPort(Protocol):
     def delete_light(self, light: int, token: object, on_done: Done) -> None: ...
 
 
-class Owner(Protocol):
+class Owner(Taking, Protocol):
     """This broker."""
 
-    sending: Sending
-    receiving: Receiving
+    leaving: Leaving
     wheel: Wheel
-    clock: Clock
 
 
 class Following:
@@ -84,7 +81,7 @@ class Following:
         self._own = own
         self._pulls = pulls
         self._name = name
-        self._port = port
+        self.port = self._port = port
         self._attempt = 0
         """Connections so far; what belongs to an earlier one ends."""
         self._complaint = ""
@@ -118,6 +115,7 @@ class Following:
         if up:
             self._begin(self._follow, self._attempt)
             self._begin(self._read, self._attempt)
+            self._begin(self._settle_leaving, self._attempt)
 
     def _begin(self, steps: Callable[[int], Steps], attempt: int) -> None:
         if attempt == self._attempt:
@@ -143,6 +141,28 @@ class Following:
             "broker group %s: row %.80r of table %s is left out: %.80r is no number", self._name, key, table, value
         )
         return None
+
+    # Queues on their way there.
+
+    def _settle_leaving(self, attempt: int) -> Steps:
+        """Whoever takes them says what became of them, or is asked."""
+        leaving = self._broker.leaving
+        while attempt == self._attempt:
+            before = leaving.going_to(self._name)
+            yield pause(partial(self._later, ASK_MS))
+            if attempt != self._attempt:
+                return
+            still = [queue for queue in leaving.going_to(self._name) if queue in before]
+            if not still:
+                continue
+            came: list[bool] = yield partial(self._port.queues_came, [leave.name for _, leave in still])
+            if attempt != self._attempt:
+                return
+            for (light, leave), is_there in zip(still, came, strict=True):
+                if is_there:
+                    leaving.gone([light], leave.move, None, lambda token, result: None)
+                else:
+                    leaving.thaw([light], leave.move)
 
     # Its routes.
 

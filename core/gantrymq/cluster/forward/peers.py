@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gantrymq.cluster.forward.following import Following, Owner, PeerPort
+from gantrymq.cluster.forward.moving import MovePort, Mover
 from gantrymq.cluster.forward.pulls import Pulls
 
 Connect = Callable[[str], tuple[PeerPort, Callable[[], None]]]
@@ -22,7 +23,11 @@ class Peers:
 
     def start(self) -> None:
         """From now on."""
+        self._broker.arriving.on_wanted = Mover(self._broker, self._own, self._ports).take
         self._broker.sending.tell(self._met, self._forgotten)
+
+    def _ports(self) -> dict[str, MovePort]:
+        return {name: following.port for name, (following, _) in self._known.items()}
 
     def _met(self, name: str) -> None:
         port, close = self._connect(name)
@@ -32,6 +37,8 @@ class Peers:
 
     def _forgotten(self, name: str) -> None:
         self._broker.receiving.forget(name)
+        for light, leave in self._broker.leaving.going_to(name):
+            self._broker.leaving.thaw([light], leave.move)
         following, close = self._known.pop(name)
         following.stop()
         close()

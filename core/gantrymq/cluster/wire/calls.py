@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
+from gantrymq.broker.forward.leaving import LEAVING_MAX
 from gantrymq.broker.tables.slot_table import SLOTS
 from gantrymq.cluster.wire.codec import GatewayCode
 from gantrymq.model import names, sysflag
@@ -24,6 +25,11 @@ Int32 = Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
 QueueId = Annotated[int, Meta(ge=-1, le=(1 << 31) - 1)]
 
 Under = tuple[Annotated[int, Meta(ge=0, lt=SLOTS)], Natural]
+
+QUEUES_AT_ONCE: Final = 64
+"""Queues that go to another group in one go."""
+Queues = Annotated[list[tuple[Natural, Natural]], Meta(min_length=1, max_length=QUEUES_AT_ONCE)]
+"""Light queues of a group: its number, and the id in the cluster."""
 
 Settled = tuple[Natural, Natural, Annotated[int, Meta(ge=0, le=3)]]
 
@@ -90,7 +96,7 @@ ARGUMENTS: Final[dict[int, Any]] = {
     GatewayCode.CLOSE_TAP: tuple[Natural],
     GatewayCode.ADD_VOLATILE: tuple[Natural, Natural, str, str | None, str],
     GatewayCode.REMOVE_VOLATILE: tuple[Natural, list[Natural]],
-    GatewayCode.CREATE_LIGHT: tuple[()],
+    GatewayCode.CREATE_LIGHT: tuple[Annotated[int, Meta(ge=-1, lt=SLOTS)]],
     GatewayCode.DELETE_LIGHT: tuple[Natural],
     GatewayCode.OPEN_CURSOR: tuple[str, str, str, Natural],
     GatewayCode.DELETE_CURSOR: tuple[Natural],
@@ -117,6 +123,13 @@ ARGUMENTS: Final[dict[int, Any]] = {
     GatewayCode.FOLLOW: tuple[str, str, Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]],
     GatewayCode.FORWARD_END: tuple[str],
     GatewayCode.AWAIT_FORWARD: tuple[str, str, Natural],
+    GatewayCode.READ_LIGHT: tuple[Natural, int, Natural],
+    GatewayCode.FREEZE_LIGHTS: tuple[Queues, str, str],
+    GatewayCode.END_FREEZE: tuple[Annotated[list[Natural], Meta(max_length=QUEUES_AT_ONCE)], str, bool],
+    GatewayCode.HOLD_RECORDS: tuple[str, str],
+    GatewayCode.RELEASE_RECORDS: tuple[str, Natural],
+    GatewayCode.QUEUES_CAME: tuple[Annotated[list[Natural], Meta(max_length=LEAVING_MAX)]],
+    GatewayCode.TAKE_QUEUES: tuple[str, Queues],
     GatewayCode.STOP_SLOTS: tuple[Annotated[list[Under], Meta(max_length=SLOTS)], bool],
 }
 """Arguments of each call, in order."""

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from gantrymq.broker.forward.holding import Ends
 from gantrymq.broker.port import (
     DETAILS_MAX,
     CursorDetails,
@@ -409,8 +410,8 @@ class RemoteBrokerPort:
     def remove_volatile(self, tap: int, numbers: Sequence[int]) -> None:
         self._one_way(GatewayCode.REMOVE_VOLATILE, [tap, list(numbers)])
 
-    def create_light(self, token: Any, on_done: Done, *, name: str = "") -> None:
-        self._call(GatewayCode.CREATE_LIGHT, [], token, on_done)
+    def create_light(self, token: Any, on_done: Done, *, name: str = "", slot: int = -1) -> None:
+        self._call(GatewayCode.CREATE_LIGHT, [slot], token, on_done)
 
     def delete_light(self, light: int, token: Any, on_done: Done) -> None:
         self._call(GatewayCode.DELETE_LIGHT, [light], token, on_done)
@@ -597,6 +598,36 @@ class RemoteBrokerPort:
     def await_forward(self, source: str, life: str, offset: int, token: Any, on_done: Done) -> None:
         """Result: see `Receiving.await_progress`."""
         self._call(GatewayCode.AWAIT_FORWARD, [source, life, offset], token, on_done)
+
+    def read_light(self, light: int, offset: int, bytes_max: int, token: Any, on_done: Done) -> None:
+        """Result: see `Leaving.read`."""
+        self._call(GatewayCode.READ_LIGHT, [light, offset, bytes_max], token, on_done, _scanned)
+
+    def freeze_lights(
+        self, queues: Sequence[tuple[int, int]], target: str, move: str, token: Any, on_done: Done
+    ) -> None:
+        """Result: see `Leaving.freeze`."""
+        self._call(GatewayCode.FREEZE_LIGHTS, [list(queues), target, move], token, on_done)
+
+    def end_freeze(self, lights: Sequence[int], move: str, gone: bool, token: Any, on_done: Done) -> None:
+        """See `Leaving.gone` and `Leaving.thaw`."""
+        self._call(GatewayCode.END_FREEZE, [list(lights), move, gone], token, on_done)
+
+    def hold_records(self, source: str, target: str, token: Any, on_done: Done) -> None:
+        """Result: see `Holding.hold`."""
+        self._call(GatewayCode.HOLD_RECORDS, [source, target], token, on_done, lambda row: Ends(*row))
+
+    def release_records(self, target: str, number: int, token: Any, on_done: Done) -> None:
+        """See `Holding.release`."""
+        self._call(GatewayCode.RELEASE_RECORDS, [target, number], token, on_done)
+
+    def queues_came(self, names: Sequence[int], token: Any, on_done: Done) -> None:
+        """Result: see `Arriving.came`."""
+        self._call(GatewayCode.QUEUES_CAME, [list(names)], token, on_done)
+
+    def take_queues(self, source: str, queues: Sequence[tuple[int, int]], token: Any, on_done: Done) -> None:
+        """See `Mover.take`."""
+        self._call(GatewayCode.TAKE_QUEUES, [source, list(queues)], token, on_done)
 
     def drop_lease(self, name: str, epoch: int) -> None:
         lease = self._leases.get(name)

@@ -17,7 +17,7 @@ from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.model.tables.message_rows import table_of_message
 
-PROTOCOL_VERSION: Final = 8
+PROTOCOL_VERSION: Final = 9
 
 
 class GatewayCode(IntEnum):
@@ -64,6 +64,13 @@ class GatewayCode(IntEnum):
     FOLLOW = 60045
     FORWARD_END = 60046
     AWAIT_FORWARD = 60047
+    READ_LIGHT = 60050
+    FREEZE_LIGHTS = 60051
+    END_FREEZE = 60052
+    HOLD_RECORDS = 60053
+    RELEASE_RECORDS = 60054
+    QUEUES_CAME = 60055
+    TAKE_QUEUES = 60056
     NOTICE_READY = 60060
     NOTICE_RECORDS = 60061
     NOTICE_TABLE = 60062

@@ -135,7 +135,7 @@ def _plain(result: Any) -> Any:
             return [[delivery.offset, delivery.count, pack_stored(delivery.message)] for delivery in result]
         if isinstance(first, TopicInfo):
             return [_plain(info) for info in result]
-        if isinstance(first, bool):
+        if isinstance(first, (bool, bytes)):
             return result
         if isinstance(first, (int, ErrorCode)):
             return [pack_result(value) for value in result]
@@ -204,7 +204,7 @@ class GatewaySession:
             GatewayCode.CLOSE_TAP: port.close_tap,
             GatewayCode.ADD_VOLATILE: port.add_volatile,
             GatewayCode.REMOVE_VOLATILE: port.remove_volatile,
-            GatewayCode.CREATE_LIGHT: port.create_light,
+            GatewayCode.CREATE_LIGHT: lambda slot, token, done: port.create_light(token, done, slot=slot),
             GatewayCode.DELETE_LIGHT: port.delete_light,
             GatewayCode.OPEN_CURSOR: lambda queue, group, kind, at_ms, token, done: port.open_cursor(
                 queue, group, Start(kind, at_ms), token, done
@@ -246,6 +246,15 @@ class GatewaySession:
             GatewayCode.FOLLOW: port.follow,
             GatewayCode.FORWARD_END: port.forward_end,
             GatewayCode.AWAIT_FORWARD: port.await_forward,
+            GatewayCode.READ_LIGHT: lambda light, offset, size, token, done: port.read_light(
+                light, offset, min(size, ANSWER_BYTES), token, done
+            ),
+            GatewayCode.FREEZE_LIGHTS: port.freeze_lights,
+            GatewayCode.END_FREEZE: port.end_freeze,
+            GatewayCode.HOLD_RECORDS: port.hold_records,
+            GatewayCode.RELEASE_RECORDS: port.release_records,
+            GatewayCode.QUEUES_CAME: port.queues_came,
+            GatewayCode.TAKE_QUEUES: port.take_queues,
         }
 
     def handle(self, command: Command) -> None:

@@ -170,7 +170,7 @@ class Play:
 
         def opened(light: int, _token: Any, result: Any) -> None:
             if not isinstance(result, GantryError):
-                self.told.queues.append(Queue(name, light, result.cursor))
+                self.told.queues.append(Queue(name, light, result.cursor, self._name_of(name, light)))
 
         def made(_token: Any, result: Any) -> None:
             if not isinstance(result, GantryError):
@@ -178,9 +178,13 @@ class Play:
 
         port.create_light(None, made)
 
+    def _name_of(self, owner: str, light: int) -> int:
+        """The queue's id in the names of its routes."""
+        return light
+
     def _bind(self, queue: Queue) -> None:
         tag = self.lot.choice((*TAGS, ANY)) if self.lot.random() < 0.5 else "a"
-        route_id = f"prefix/{queue.light}" if tag == "a" else f"more/{queue.light}/x{tag}"
+        route_id = f"prefix/{queue.name}" if tag == "a" else f"more/{queue.name}/x{tag}"
         operation = Operation(self.lot.random() < 0.5, self.told.now())
         queue.operations.setdefault(tag, []).append(operation)
 

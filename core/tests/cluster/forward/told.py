@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 NEVER = 1 << 60
@@ -47,6 +47,7 @@ class Queue:
     owner: str
     light: int
     cursor: int
+    name: int = 0
     operations: dict[str, list[Operation]] = field(default_factory=dict)
     reset: int = -1
     taken: dict[int, bytes] = field(default_factory=dict)
@@ -109,13 +110,15 @@ class Told:
         self.events += 1
         return self.events
 
-    def check_queue(self, queue: Queue, there: list[int], stored: dict[str, set[int]]) -> None:
-        """`there`: what it holds, in order; `stored`: by living group, what its log holds."""
+    def check_queue(
+        self, queue: Queue, there: list[int], stored: dict[str, set[int]], before: Collection[int] = ()
+    ) -> None:
+        """`there`: what it holds, in order; `stored`: by living group, what its log holds; `before`: what it held where it was before."""
         if len(there) != len(set(there)):
             twice = next(each for each in there if there.count(each) > 1)
             raise Violation(f"once: {self.publishes[twice]} is twice in {queue.owner}~{queue.light}")
         self._check_order(queue, there)
-        found = set(there)
+        found = {*there, *before}
         for publish in self.publishes.values():
             bound = queue.bound(publish)
             if bound is True and publish.id in stored.get(publish.source, ()):
