@@ -13,8 +13,6 @@ from gantrymq.broker.consuming.known.table import KEEPER
 from gantrymq.broker.lags import LagSweep
 from gantrymq.broker.retention.unused import UnusedTopics, load_topic_users
 from gantrymq.broker.rocketmq import stats
-from gantrymq.broker.tables.forward_table import TABLE as FORWARD_TABLE
-from gantrymq.broker.tables.forward_table import door_queues
 from gantrymq.broker.tables.group_tables import DRAINING, GROUP_TABLES, STATE_TABLE
 from gantrymq.broker.topics import PERM_READ, PERM_WRITE
 from gantrymq.model import names
@@ -108,17 +106,8 @@ class Overview:
         return DRAINING in self._broker.tables.rows(STATE_TABLE)
 
     def drain(self, on: bool) -> None:
-        """Take no new messages any more (or again): writes the row that gateways watch, and the permission that clients get from nameservers.
-        Raises NOT_SUPPORTED where the broker has queues that no other has, and which cannot be moved."""
+        """Take no new messages any more (or again): writes the row that gateways watch, and the permission that clients get from nameservers."""
         broker = self._broker
-        rows = broker.tables.rows
-        queues = len(door_queues(rows("light"), rows(FORWARD_TABLE))) if on and broker.slots.keeper else 0
-        if queues:
-            raise GantryError(
-                ErrorCode.NOT_SUPPORTED,
-                f"broker {broker.config.name} has {queues} queues (of AMQP, MQTT filters, subscriptions, bridges), and with broker.metadata_group queues "
-                f"cannot be moved to another broker yet: delete them first",
-            )
         broker.put(STATE_TABLE, [(DRAINING, b"1" if on else None)], None, None)
         permission = PERM_READ if on else PERM_READ | PERM_WRITE
         if broker.settings.permission != permission:

@@ -33,6 +33,7 @@ from gantrymq.broker.port import (
 )
 from gantrymq.broker.queues.companions import check_settled
 from gantrymq.broker.row_checks import is_quarantined, readable
+from gantrymq.broker.tables.slot_table import slot_of
 from gantrymq.broker.tables.tables import KEY_BYTES_MAX, check_item
 from gantrymq.broker.topics import Topic
 from gantrymq.broker.turn.ackgate import answer
@@ -221,7 +222,7 @@ class LocalBrokerPort:
     # Queues.
 
     def create_light(self, token: Any, on_done: Done, *, name: str = "", slot: int = NO_SLOT) -> None:
-        self._broker.create_light(token, on_done, slot)
+        self._broker.create_light(token, on_done, slot_of(name) if name else slot)
 
     def delete_light(self, light: int, token: Any, on_done: Done) -> None:
         if self._broker.sending.is_open(light):
@@ -659,9 +660,9 @@ class LocalBrokerPort:
         self._broker.holding.release(target, number)
         on_done(token, None)
 
-    def queues_came(self, names: Sequence[int], token: Any, on_done: Done) -> None:
+    def queues_came(self, queues: Sequence[tuple[int, int]], token: Any, on_done: Done) -> None:
         """See `Arriving.came`."""
-        self._broker.arriving.came(names, token, on_done)
+        self._broker.arriving.came(queues, token, on_done)
 
     def take_queues(self, source: str, queues: Sequence[tuple[int, int]], token: Any, on_done: Done) -> None:
         """See `Mover.take`."""

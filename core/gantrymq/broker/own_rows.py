@@ -17,7 +17,7 @@ from gantrymq.broker.pop.lease_table import TABLE as POP_LEASES
 from gantrymq.broker.rocketmq import settings
 from gantrymq.broker.row_checks import RowCheck
 from gantrymq.broker.tables.forward_table import TABLE as FORWARD_TABLE
-from gantrymq.broker.tables.group_tables import MOVED_TABLE
+from gantrymq.broker.tables.group_tables import MOVED_TABLE, moved_from
 from gantrymq.broker.topics import QUEUES_MAX
 from gantrymq.model import queue_policy as policy
 
@@ -148,8 +148,8 @@ def _check_forward(key: str, value: bytes) -> None:
 
 def _check_moved(key: str, value: bytes) -> None:
     _id(key)
-    if int(value) < 0:
-        raise ValueError("no light queue")
+    if min(moved_from(value)) < 0:
+        raise ValueError("no light queue, or no number of moves")
 
 
 CHECKS: Final[Mapping[str, RowCheck]] = {

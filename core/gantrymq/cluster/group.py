@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from gantrymq.broker.consuming.leases import NO_SLOT
 from gantrymq.broker.port import BrokerPort, Start, Terms
 from gantrymq.cluster.names import home_of, split_light, tag_of
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -48,6 +49,12 @@ class GroupPort(BrokerPort, Protocol):
 
     def is_free(self, name: str, token: object, on_done: Done, *, under: Under | None = None) -> None:
         """As `take_lease`."""
+
+    def create_light(self, token: object, on_done: Done, *, name: str = "", slot: int = NO_SLOT) -> None:
+        """As QueuePort.create_light; `slot`: of the name that it is made for."""
+
+    def take_queues(self, source: str, queues: Sequence[tuple[int, int]], token: object, on_done: Done) -> None:
+        """The group takes these light queues of another one (number there, id in the cluster) with what is in them: all or none."""
 
     def stop_slots(self, wanted: Sequence[Under], only_free: bool, token: object, on_done: Done) -> None:
         """The group answers no more for these slots, if it is their owner under these epochs and, `only_free`, nothing of them is held. Result: (its

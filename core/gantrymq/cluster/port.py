@@ -12,7 +12,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
+from gantrymq.broker.consuming.leases import NO_SLOT
 from gantrymq.broker.port import POSITION_BITS, POSITION_MASK, Done, Outcome, Route, Start, Terms, TopicInfo
+from gantrymq.broker.tables.slot_table import slot_of
 from gantrymq.cluster import join as cluster_join
 from gantrymq.cluster.cursors import ClusterCursors
 from gantrymq.cluster.drain import ClusterDrain
@@ -547,7 +549,9 @@ class ClusterPort:
             group = self._owned.place_for(name) if name else self._in_turn(tried)
             tried.add(group.index)
             try:
-                made: int = yield self.decisions.ask(group, group.port.create_light, partial(_unmake, group))
+                slot = slot_of(name) if name else NO_SLOT
+                question = partial(group.port.create_light, slot=slot)
+                made: int = yield self.decisions.ask(group, question, partial(_unmake, group))
                 return cluster_light(group.tag, made)
             except GantryError as error:
                 if name or error.code is not ErrorCode.UNAVAILABLE:

@@ -18,7 +18,7 @@ from gantrymq.broker.forward.marks import split
 from gantrymq.broker.port import Delivery, Route
 from gantrymq.broker.routing.router import route_from_bytes, route_to_bytes
 from gantrymq.broker.tables.forward_table import COMING, TABLE
-from gantrymq.broker.tables.group_tables import MOVED_TABLE
+from gantrymq.broker.tables.group_tables import MOVED_TABLE, Moved, moved_from, moved_to
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.queue_policy import TABLE as POLICIES
 from gantrymq.model.queue_policy import policy_from
@@ -66,7 +66,7 @@ class Arriving:
         self._receiving = receiving
         self._arrivals: dict[int, Arrival] = {}
         self._deciding: set[int] = set()
-        self._asked: list[tuple[Sequence[int], Any, Done]] = []
+        self._asked: list[tuple[Sequence[tuple[int, int]], Any, Done]] = []
         """Who wants to know whether queues came, while that is on its way to the disk."""
         self._new_routes: set[str] = set()
         self.on_wanted: Callable[[str, Sequence[tuple[int, int]], Any, Done], None] = _no_cluster
@@ -84,6 +84,7 @@ class Arriving:
             routes = [route_from_bytes(route_id, data.encode()) for route_id, data in found[2]]
             for route in routes:
                 self._broker.router.add(route)
+                self._sending.moved_here(route)
             self._broker.put_rows([*_route_rows(routes), (TABLE, key, None)], together=True)
 
     def close(self) -> None:
@@ -98,7 +99,7 @@ class Arriving:
 
     def begin(self, name: int, source_light: int, token: Any, on_done: Done) -> None:
         """Answers with an `Arrival`, or an error."""
-        if name in self._arrivals or int(self._broker.tables.rows(MOVED_TABLE).get(str(name), b"0")):
+        if name in self._arrivals or self._moved(name).light:
             on_done(token, GantryError(ErrorCode.BUSY, f"queue ~{name} is here, or on its way here"))
             return
         light, rows = self._broker.new_light()
@@ -168,7 +169,7 @@ class Arriving:
                 rows.append(each.row)
             texts = [(route.route_id, route_to_bytes(route).decode()) for route in leading]
             rows.append((TABLE, f"{COMING}{arrival.name}", json.dumps(["in", arrival.light, texts]).encode()))
-            rows.append((MOVED_TABLE, str(arrival.name), str(arrival.light).encode()))
+            rows.append((MOVED_TABLE, str(arrival.name), moved_to(arrival.light, each.moves + 1)))
             routes += leading
         self._deciding.update([arrival.name for arrival in arrivals])
         self._receiving.deciding += 1
@@ -245,26 +246,28 @@ class Arriving:
 
     def has_all(self, names: Sequence[int]) -> bool:
         """These queues of other groups are here."""
-        moved = self._broker.tables.rows(MOVED_TABLE)
-        return all(int(moved.get(str(name), b"0")) for name in names)
+        return all(self._moved(name).light for name in names)
 
-    def came(self, names: Sequence[int], token: Any, on_done: Done) -> None:
-        """Of queues that go here: whether they came, each. What is still on its way does not come any more; what is being decided is waited for."""
-        for name in names:
+    def _moved(self, name: int) -> Moved:
+        return moved_from(self._broker.tables.rows(MOVED_TABLE).get(str(name)))
+
+    def came(self, queues: Sequence[tuple[int, int]], token: Any, on_done: Done) -> None:
+        """Of queues that go here (id, how often they had moved before): whether they came, each. What is still on its way does not come any more; what
+        is being decided is waited for."""
+        for name, _ in queues:
             arrival = self._arrivals.get(name)
             if arrival is not None and name not in self._deciding:
                 self.give_up([arrival])
-        self._asked.append((names, token, on_done))
+        self._asked.append((queues, token, on_done))
         self._answer()
 
     def _answer(self) -> None:
         waiting, self._asked = self._asked, []
-        for names, token, on_done in waiting:
-            if not self._deciding.isdisjoint(names):
-                self._asked.append((names, token, on_done))
+        for queues, token, on_done in waiting:
+            if any(name in self._deciding for name, _ in queues):
+                self._asked.append((queues, token, on_done))
                 continue
-            moved = self._broker.tables.rows(MOVED_TABLE)
-            on_done(token, [bool(int(moved.get(str(name), b"0"))) for name in names])
+            on_done(token, [self._moved(name).moves > before for name, before in queues])
 
 
 def _no_cluster(source: str, queues: Sequence[tuple[int, int]], token: Any, on_done: Done) -> None:

@@ -22,10 +22,11 @@ class Place(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class Described(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """`end`: its maximum offset. `routes`: rows of table `route`. `row`: table, key and value of its door's row, which goes with it."""
+    """`end`: its maximum offset. `moves`: how often it has moved. `routes`: rows of table `route`. `row`: table, key and value of its door's row, which goes with it."""
 
     light: _Natural
     end: _Natural
+    moves: _Natural
     places: list[Place]
     routes: list[tuple[str, bytes]]
     row: tuple[str, str, bytes] | None

@@ -15,7 +15,7 @@ from gantrymq.broker.consuming.acks import encode_state
 from gantrymq.broker.forward.described import Described, Place, described_to
 from gantrymq.broker.port import Delivery, Scanned
 from gantrymq.broker.tables.forward_table import LEAVING, TABLE
-from gantrymq.broker.tables.group_tables import MOVED_TABLE
+from gantrymq.broker.tables.group_tables import MOVED_TABLE, moved_from, moved_to
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.queue_policy import TABLE as POLICIES
 from gantrymq.model.queue_policy import policy_from
@@ -139,8 +139,11 @@ class Leaving:
                 self._broker.request_flush()
 
         def flushed(_token: Any, result: Any) -> None:
+            lights = [light for light, _ in queues]
+            if not isinstance(result, GantryError) and self._of(lights, move) != lights:
+                result = GantryError(ErrorCode.BUSY, "the queues were given back before they were frozen")
             failed = isinstance(result, GantryError)
-            on_done(token, result if failed else [self._described(light) for light, _ in queues])
+            on_done(token, result if failed else [self._described(light) for light in lights])
 
         self._broker.put_rows(rows, None, stored, together=True)
 
@@ -166,7 +169,12 @@ class Leaving:
             for route_id in self.frozen[light].routes
             if (value := tables.rows("route").get(route_id)) is not None
         ]
-        return described_to(Described(light, self._broker.store.light_visible_end(light), places, routes, row))
+        end, moves = self._broker.store.light_visible_end(light), self.moves_of(self.frozen[light].name)
+        return described_to(Described(light, end, moves, places, routes, row))
+
+    def moves_of(self, name: int) -> int:
+        """How often a queue that is here has moved."""
+        return moved_from(self._broker.tables.rows(MOVED_TABLE).get(str(name))).moves
 
     def _of(self, lights: Sequence[int], move: str) -> list[int]:
         """Those that are frozen for that attempt: what an earlier one says comes too late."""
@@ -190,7 +198,8 @@ class Leaving:
         tables = self._broker.tables
         for light in self._of(lights, move):
             leave = self.frozen.pop(light)
-            rows: Rows = [(TABLE, f"{LEAVING}{light}", None), (MOVED_TABLE, str(leave.name), b"0")]
+            moved = moved_to(0, self.moves_of(leave.name))
+            rows: Rows = [(TABLE, f"{LEAVING}{light}", None), (MOVED_TABLE, str(leave.name), moved)]
             rows += [("route", route_id, None) for route_id in leave.routes]  # some are not in force here any more
             for cursor in self._broker.cursors.of_queue(f"~{light}"):
                 policy = tables.rows(POLICIES).get(str(cursor.id))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from gantrymq.broker.tables.forward_table import TABLE
 from gantrymq.broker.tables.slot_table import SLOTS_TABLE
@@ -20,8 +20,31 @@ LIGHTS_TABLE = "cluster_light"
 
 
 MOVED_TABLE: Final = "cluster_moved"
-"""Light queues of other groups that have come here, and keep their id (key: cluster id; value: light queue here, decimal; `0`: it was here, and has
-gone on)."""
+"""Light queues that have moved, and keep their id (key: cluster id; value: `LIGHT MOVES`, both decimal: the light queue here, `0` where it has gone on,
+and how often it had moved then)."""
+
+
+class Moved(NamedTuple):
+    """Value of a row of `MOVED_TABLE`."""
+
+    light: int
+    moves: int
+
+
+NEVER_MOVED: Final = Moved(0, 0)
+
+
+def moved_from(value: bytes | None) -> Moved:
+    """Raises ValueError for a malformed one."""
+    if value is None:
+        return NEVER_MOVED
+    light, moves = value.split()
+    return Moved(int(light), int(moves))
+
+
+def moved_to(light: int, moves: int) -> bytes:
+    """Back."""
+    return f"{light} {moves}".encode()
 
 
 STATE_TABLE = "cluster"

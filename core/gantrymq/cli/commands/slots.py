@@ -5,65 +5,27 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.status import Status
 
-from gantrymq.broker.tables.slot_table import SLOTS_TABLE, SlotTable, balanced, given_away, version_of
+from gantrymq.broker.tables.slot_table import SlotTable, balanced, given_away, version_of
 from gantrymq.cli import completion, options
 from gantrymq.cli.options import Json, Nameserver, Yes
+from gantrymq.cli.owned.groups import WITHOUT, Reached
 from gantrymq.cli.owned.places import reached
+from gantrymq.cli.owned.queue_moves import move_queues
 from gantrymq.cli.screen import CONSOLE, Screen, number, plain, show_rows, table
 from gantrymq.client import tools
 from gantrymq.client.admin import Admin
 from gantrymq.cluster.slots import changes
 from gantrymq.model.errors import ErrorCode, GantryError
-from gantrymq.net.procedures.driver import Steps, run
 
 if TYPE_CHECKING:
-    from gantrymq.cli.mqtt.reach import Tables
-    from gantrymq.cluster.group import Group
+    pass
 
 cluster_app = typer.Typer()
-
-WITHOUT: str = "no broker here has broker.metadata_group: a broker that is alone needs none, several need the same"
-
-
-class Reached:
-    """The groups of a cluster with slots, as this command reaches them."""
-
-    def __init__(self, reach: Tables) -> None:
-        self.reach = reach
-        self.groups: dict[str, Group] = {group.name: group for group in reach.port.groups}  # type: ignore[attr-defined]
-
-    def at(self, name: str) -> Group:
-        """Raises UNAVAILABLE."""
-        group = self.groups.get(name)
-        if group is None or not group.port.up:
-            raise GantryError(ErrorCode.UNAVAILABLE, f"the broker group {name} does not answer")
-        return group
-
-    def is_there(self, name: str) -> bool:
-        """It answers."""
-        return name in self.groups and self.groups[name].port.up
-
-    @property
-    def keeper(self) -> str:
-        """The metadata group. Raises NOT_FOUND."""
-        head = self.reach.port.slots.table.head  # type: ignore[attr-defined]
-        if head is None:
-            raise GantryError(ErrorCode.NOT_FOUND, WITHOUT)
-        return str(head.keeper)
-
-    async def table(self) -> SlotTable:
-        """As the metadata group has it."""
-        return SlotTable(await self.reach.ask(self.at(self.keeper).port.watch_table, SLOTS_TABLE, None))
-
-    async def do(self, steps: Steps) -> Any:
-        """A procedure, awaited."""
-        return await self.reach.ask(lambda token, done: run(steps, partial(done, token)))
 
 
 def spans(numbers: list[int]) -> Iterator[str]:
@@ -167,16 +129,16 @@ def _state(shown: dict[str, Any]) -> str:
 
 @cluster_app.command()
 def rebalance(nameserver: Nameserver = None) -> None:
-    """Give every broker as many slots as the others. May be stopped at any time, and repeated.
+    """Give every broker as many slots as the others, and with them the queues of their names. May be stopped at any time, and repeated.
 
-    Leases and consumers move with their slots; requests for them wait some milliseconds. A broker that is draining gets none, one that does not
-    answer keeps what it has.
+    Leases, queues and consumers move with their slots; requests for them wait some milliseconds, and what consumers had not acknowledged comes again.
+    A broker that is draining gets none, one that does not answer keeps what it has.
     """
     options.run(do_rebalance, nameserver)
 
 
 async def do_rebalance(admin: Admin, leaving: str = "") -> None:
-    """`leaving`: that group keeps none, and only its slots move."""
+    """`leaving`: that group keeps none, and only its slots and queues move."""
     async with reached(admin) as reach:
         found = Reached(reach)
         known = await found.table()
@@ -204,6 +166,7 @@ async def do_rebalance(admin: Admin, leaving: str = "") -> None:
                 ErrorCode.BUSY,
                 "some slots stayed: a broker was started meanwhile, or its table changed; repeat the command",
             )
+        await move_queues(found, await found.table(), staying, leaving)
 
 
 async def _move(found: Reached, known: SlotTable, plan: dict[int, str]) -> int:

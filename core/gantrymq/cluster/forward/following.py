@@ -155,7 +155,8 @@ class Following:
             still = [queue for queue in leaving.going_to(self._name) if queue in before]
             if not still:
                 continue
-            came: list[bool] = yield partial(self._port.queues_came, [leave.name for _, leave in still])
+            asked = [(leave.name, leaving.moves_of(leave.name)) for _, leave in still]
+            came: list[bool] = yield partial(self._port.queues_came, asked)
             if attempt != self._attempt:
                 return
             for (light, leave), is_there in zip(still, came, strict=True):

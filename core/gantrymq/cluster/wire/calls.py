@@ -128,7 +128,7 @@ ARGUMENTS: Final[dict[int, Any]] = {
     GatewayCode.END_FREEZE: tuple[Annotated[list[Natural], Meta(max_length=QUEUES_AT_ONCE)], str, bool],
     GatewayCode.HOLD_RECORDS: tuple[str, str],
     GatewayCode.RELEASE_RECORDS: tuple[str, Natural],
-    GatewayCode.QUEUES_CAME: tuple[Annotated[list[Natural], Meta(max_length=LEAVING_MAX)]],
+    GatewayCode.QUEUES_CAME: tuple[Annotated[list[tuple[Natural, Natural]], Meta(max_length=LEAVING_MAX)]],
     GatewayCode.TAKE_QUEUES: tuple[str, Queues],
     GatewayCode.STOP_SLOTS: tuple[Annotated[list[Under], Meta(max_length=SLOTS)], bool],
 }

@@ -621,9 +621,9 @@ class RemoteBrokerPort:
         """See `Holding.release`."""
         self._call(GatewayCode.RELEASE_RECORDS, [target, number], token, on_done)
 
-    def queues_came(self, names: Sequence[int], token: Any, on_done: Done) -> None:
+    def queues_came(self, queues: Sequence[tuple[int, int]], token: Any, on_done: Done) -> None:
         """Result: see `Arriving.came`."""
-        self._call(GatewayCode.QUEUES_CAME, [list(names)], token, on_done)
+        self._call(GatewayCode.QUEUES_CAME, [list(queues)], token, on_done)
 
     def take_queues(self, source: str, queues: Sequence[tuple[int, int]], token: Any, on_done: Done) -> None:
         """See `Mover.take`."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from gantrymq.broker.port import Outcome
 from gantrymq.broker.tables.forward_table import COMING, LEAVING, TABLE
-from gantrymq.broker.tables.group_tables import LIGHT_BITS, MOVED_TABLE
+from gantrymq.broker.tables.group_tables import LIGHT_BITS, MOVED_TABLE, moved_from
 from gantrymq.model.errors import GantryError
 from gantrymq.store.testing import MemoryFileSystem
 from tests.broker.node import Node
@@ -35,7 +35,7 @@ class MovingPlay(Play):
         self.moves = 0
 
     def _name_of(self, owner: str, light: int) -> int:
-        number = "abcd".index(owner)
+        number = 4 * self.disks.get(owner, 0) + "abcd".index(owner)
         return number << LIGHT_BITS | light
 
     # Where they are.
@@ -54,15 +54,11 @@ class MovingPlay(Play):
         for name in self.names:
             if name in self.site.away:
                 continue
-            tables = self.site.nodes[name].broker.tables
-            row = tables.rows(MOVED_TABLE).get(key)
-            if row is not None and int(row):
-                found.append((name, int(row)))
-            if row is None and name == travels.origin and str(travels.light) in tables.rows("light"):
-                if travels.light not in self.site.nodes[name].broker.leaving.frozen:
-                    found.append((name, travels.light))
-        if len(found) > 1:
-            found = [each for each in found if each[1] not in self.site.nodes[each[0]].broker.leaving.frozen]
+            broker = self.site.nodes[name].broker
+            row = broker.tables.rows(MOVED_TABLE).get(key)
+            light = travels.light if row is None and name == travels.origin else moved_from(row).light
+            if light and light not in broker.leaving.frozen and str(light) in broker.tables.rows("light"):
+                found.append((name, light))
         if len(found) > 1:
             raise Violation(f"owner: queue {queue.name} is at {found}")
         if not found:
@@ -77,7 +73,7 @@ class MovingPlay(Play):
             self.moves += 1
             there = set(self._entries(node, light))
             travels.behind |= travels.taken.keys() - there
-            queue.owner, queue.light = owner, light
+            queue.owner, queue.light, queue.moved = owner, light, True
         queue.cursor = cursor.id
         return node
 
@@ -200,4 +196,3 @@ class MovingPlay(Play):
             travels.taken.update(dict.fromkeys([each.message.body for each in found]))
             node.port.settle([(queue.cursor, each.offset, Outcome.ACK) for each in found])
             node.turn.run_until_quiet()
-

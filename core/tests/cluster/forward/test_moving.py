@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
-from gantrymq.broker.forward.holding import HELD_MESSAGES_MAX, HOLD_MS
+from gantrymq.broker.forward.described import described_from
 from gantrymq.broker.port import EARLIEST, Outcome
-from gantrymq.broker.tables.forward_table import TABLE
-from gantrymq.broker.tables.group_tables import MOVED_TABLE
-from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.broker.tables.forward_table import COMING, LEAVING, TABLE
+from gantrymq.broker.tables.group_tables import MOVED_TABLE, moved_from
+from gantrymq.model.errors import ErrorCode
 from gantrymq.model.queue_policy import Policy
 from tests.cluster.forward.forward_site import ForwardSite, code_of
 
@@ -19,17 +18,24 @@ NAME = 7 << 33 | 1
 """The queue's id in the cluster."""
 
 
-def move(site: ForwardSite, source: str, target: str, light: int, name: int = NAME) -> Any:
-    return site.ask(target, "take_queues", source, [(light, name)])
+def move(site: ForwardSite, source: str, target: str, *lights: int, name: int = NAME) -> Any:
+    return site.ask(target, "take_queues", source, [(light, name + place) for place, light in enumerate(lights)])
 
 
 def light_of(site: ForwardSite, where: str, name: int = NAME) -> int:
-    return int(site.nodes[where].broker.tables.rows(MOVED_TABLE).get(str(name), b"0"))
+    return moved_from(site.nodes[where].broker.tables.rows(MOVED_TABLE).get(str(name))).light
 
 
 def cursor_of(site: ForwardSite, where: str, name: int = NAME) -> int:
     cursor: int = site.ask(where, "open_cursor", f"~{light_of(site, where, name)}", "g", EARLIEST).cursor
     return cursor
+
+
+def nothing_is_left(site: ForwardSite) -> None:
+    for node in site.nodes.values():
+        assert not [key for key in node.broker.tables.rows(TABLE) if key.startswith((LEAVING, COMING))]
+        assert not node.broker.leaving.frozen
+        assert not node.broker.holding.targets
 
 
 def test_a_queue_goes_with_what_is_in_it_and_everybody_sends_to_the_new_place():
@@ -47,10 +53,173 @@ def test_a_queue_goes_with_what_is_in_it_and_everybody_sends_to_the_new_place():
         site.publish(name, b"%d" % (number + 3))
     site.wait(200)
     left = {b"0", b"1", b"2"} - {deliveries[0].message.body}
-    taken = site.taken("c", cursor_of(site, "c"))
-    assert {message.body for message in taken[:2]} == left and len(taken) == 5
-    assert {message.body for message in taken[2:]} == {b"3", b"4", b"5"}
+    found = site.ask("c", "acquire", cursor_of(site, "c"), 1, 10, 1 << 20)
+    assert {each.message.body for each in found[:2]} == left
+    assert len(found) == 5
+    assert {each.message.body for each in found[2:]} == {b"3", b"4", b"5"}
+    assert {each.message.body: each.count for each in found}[deliveries[1].message.body] == 2, "it was given out before"
     assert str(light) not in site.nodes["b"].broker.tables.rows("light")
-    assert site.nodes["b"].broker.tables.rows(MOVED_TABLE)[str(NAME)] == b"0"
-    assert not any(key.startswith(("leaving", "coming")) for node in site.nodes.values() for key in node.broker.tables.rows(TABLE))
-    assert all(not node.broker.holding.targets for node in site.nodes.values())
+    assert site.nodes["b"].broker.tables.rows(MOVED_TABLE)[str(NAME)] == b"0 0"
+    nothing_is_left(site)
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_it_goes_on_and_back(back: bool):
+    site = ForwardSite("a", "b", "c")
+    light, _ = site.queue("b", "a", "r1")
+    site.publish("a", b"1")
+    site.wait(100)
+    assert move(site, "b", "c", light) is None
+    site.publish("b", b"2")
+    target = "b" if back else "a"
+    assert move(site, "c", target, light_of(site, "c")) is None
+    site.publish("c", b"3")
+    site.wait(100)
+    assert site.bodies(target, cursor_of(site, target)) == [b"1", b"2", b"3"]
+    nothing_is_left(site)
+
+
+def test_its_policy_its_row_and_its_routes_go_along():
+    site = ForwardSite("a", "b")
+    light, cursor = site.queue("b", "a", "r1")
+    site.ask("b", "put", "amqp_queue", [("q", b"{}")])
+    policy = Policy("q", priorities=5, max_length=3, overflow="reject-publish", row=("amqp_queue", "q"))
+    assert site.ask("b", "set_policy", cursor, policy) is None
+    for number in (1, 3):
+        site.publish("a", b"%d" % number, properties=b"GANTRY_PRIORITY\x01%d\x02" % number)
+    site.wait(100)
+    assert move(site, "b", "a", light) is None
+    tables = site.nodes["a"].broker.tables
+    assert tables.rows("amqp_queue") == {"q": b"{}"}
+    assert not site.nodes["b"].broker.tables.rows("amqp_queue")
+    queue = site.nodes["a"].broker.queues.by_light[light_of(site, "a")]
+    assert queue.policy == policy
+    assert site.publish("a", b"2", properties=b"GANTRY_PRIORITY\x012\x02") == [2]
+    assert site.publish("a", b"4") == [3], "the queue is full, and refuses only those who ask whether it took them"
+    assert site.bodies("a", cursor_of(site, "a")) == [b"3", b"2", b"1"]
+    assert not site.nodes["b"].broker.tables.rows("queue")
+    assert list(tables.rows("route")) == ["r1"]
+    assert site.ask("a", "remove_routes", ["r1"]) == 1
+    site.publish("b", b"5")
+    site.wait(100)
+    assert site.bodies("a", cursor_of(site, "a")) == []
+
+
+def test_while_it_is_frozen_nothing_of_it_changes_and_whoever_takes_it_back_finds_all():
+    site = ForwardSite("a", "b")
+    light, cursor = site.queue("b", "a", "r1")
+    site.publish("a", b"1")
+    site.wait(100)
+    told: list[int] = []
+    port = site.nodes["b"].port
+    port.watch(cursor, told.append)
+    site.run()
+    told.clear()
+    (described,) = site.ask("b", "freeze_lights", [(light, NAME)], "a", "m")
+    assert described_from(described).end == 1
+    assert site.ask("b", "acquire", cursor, 1, 10, 1 << 20) == []
+    for call in (
+        ("open_cursor", f"~{light}", "h", EARLIEST), ("set_policy", cursor, Policy("q")), ("purge", cursor), ("delete_cursor", cursor),
+        ("delete_light", light), ("add_route", site.route(light, "b", "r2")), ("remove_routes", ["r1"]),
+        ("freeze_lights", [(light, NAME)], "a", "n"),
+    ):  # fmt: skip
+        assert code_of(site.ask("b", *call)) is ErrorCode.NOT_OWNER, call
+    site.ask("b", "end_freeze", [light], "another", False)
+    assert light in site.nodes["b"].broker.leaving.frozen, "what an earlier attempt says comes too late"
+    site.ask("b", "end_freeze", [light], "m", False)
+    site.run()
+    assert told == [cursor]
+    assert site.bodies("b", cursor) == [b"1"]
+    nothing_is_left(site)
+
+
+def test_what_is_frozen_stays_so_through_a_start_until_the_other_group_says_that_it_did_not_come():
+    site = ForwardSite("a", "b")
+    light, cursor = site.queue("b", "a", "r1")
+    site.publish("b", b"1")
+    site.ask("b", "freeze_lights", [(light, NAME)], "a", "m")
+    site.cut("a", "b")
+    site.start("b", site.kill("b"))
+    assert site.ask("b", "acquire", cursor, 1, 10, 1 << 20) == []
+    site.wait(5_000)
+    assert site.bodies("b", cursor) == [b"1"]
+    nothing_is_left(site)
+
+
+def test_a_group_that_is_forgotten_gets_nothing():
+    site = ForwardSite("a", "b", "c")
+    light, cursor = site.queue("b", "a", "r1")
+    site.publish("b", b"1")
+    site.ask("b", "freeze_lights", [(light, NAME)], "c", "m")
+    site.kill("c")
+    site.wait(3_000)
+    assert site.ask("b", "acquire", cursor, 1, 10, 1 << 20) == [], "it may have come there"
+    site.forget("c")
+    site.wait(100)
+    assert site.bodies("b", cursor) == [b"1"]
+
+
+def test_a_silent_group_keeps_queues_where_they_are():
+    site = ForwardSite("a", "b", "c")
+    light, cursor = site.queue("b", "a", "r1")
+    site.publish("b", b"1")
+    site.cut("a", "c")
+    result = move(site, "b", "a", light)
+    assert code_of(result) is ErrorCode.UNAVAILABLE
+    site.wait(100)
+    assert site.bodies("b", cursor) == [b"1"]
+    nothing_is_left(site)
+
+
+@pytest.mark.parametrize("who", ["a", "b", "c"])
+@pytest.mark.parametrize("calls", range(1, 40, 6))
+def test_whoever_is_killed_on_the_way_the_queue_is_at_one_place_with_all_that_it_had(who: str, calls: int):
+    """After so many calls of the group that takes it."""
+    site = ForwardSite("a", "b", "c")
+    light, cursor = site.queue("b", "a", "r1")
+    for name in ("a", "b", "c"):
+        site.publish(name, b"%s1" % name.encode())
+    site.wait(100)
+    lines = [site.lines["c", "b"], site.lines["c", "a"]]
+    lines[calls % 2].calls_left = calls // 2
+    site.begun("c", "take_queues", "b", [(light, NAME)])
+    site.start(who, site.kill(who))
+    site.wait(6_000)
+    for name in ("a", "b", "c"):
+        site.publish(name, b"%s2" % name.encode())
+    site.wait(500)
+    nothing_is_left(site)
+    moved = light_of(site, "c")
+    assert bool(moved) != (str(light) in site.nodes["b"].broker.tables.rows("light"))
+    where, place = ("c", cursor_of(site, "c")) if moved else ("b", cursor)
+    bodies = site.bodies(where, place)
+    assert sorted(bodies) == sorted([b"a1", b"a2", b"b1", b"b2", b"c1", b"c2"])
+    assert all(bodies.index(b"%s1" % name) < bodies.index(b"%s2" % name) for name in (b"a", b"b", b"c"))
+
+
+def test_streams_and_what_is_not_there_stay():
+    site = ForwardSite("a", "b")
+    light, cursor = site.queue("b", "a", "r1")
+    site.ask("b", "set_policy", cursor, Policy("s", stream=True))
+    result = move(site, "b", "a", light)
+    assert code_of(result) is ErrorCode.NOT_SUPPORTED
+    assert "is a stream" in result.text
+    assert code_of(move(site, "b", "a", 99)) is ErrorCode.QUEUE_NOT_FOUND
+    assert code_of(move(site, "z", "a", light)) is ErrorCode.NOT_FOUND
+    nothing_is_left(site)
+    assert site.publish("a", b"1") == [0]
+    site.wait(100)
+    assert site.ask("b", "scan", cursor, 0, 10, 1 << 20).deliveries[0].message.body == b"1"
+
+
+def test_many_queues_go_together_and_none_without_the_others():
+    site = ForwardSite("a", "b")
+    lights = [site.queue("b", "a", f"r{number}")[0] for number in range(5)]
+    site.publish("a", *[b"%d" % number for number in range(3_000)])
+    site.wait(500)
+    assert code_of(move(site, "b", "a", *lights, 99)) is ErrorCode.QUEUE_NOT_FOUND
+    assert all(not light_of(site, "a", NAME + place) for place in range(5))
+    assert move(site, "b", "a", *lights) is None
+    for place in range(5):
+        assert site.bodies("a", cursor_of(site, "a", NAME + place)) == [b"%d" % number for number in range(3_000)]
+    nothing_is_left(site)

@@ -53,6 +53,7 @@ class Queue:
     taken: dict[int, bytes] = field(default_factory=dict)
     whole: bool = True
     starts: list[int] = field(default_factory=list)
+    moved: bool = False
 
     def lose_unflushed(self) -> None:
         """Its owner lost power: what was answered, and was not on the disk, is there or not."""
@@ -73,7 +74,7 @@ class Queue:
     def _may_be_late(self, publish: Publish) -> bool:
         """An owner that was started again since remembers no earlier routes: what a source without a lease left for it is matched as of the start."""
         last = max(self.starts, default=-1)
-        return publish.source != self.owner and any(
+        return (publish.source != self.owner or self.moved) and any(
             publish.sent < operation.asked < last
             for tag in (publish.tag, ANY)
             for operation in self.operations.get(tag, [])
