@@ -16,7 +16,6 @@ from gantrymq.broker.rocketmq import stats
 from gantrymq.broker.tables.group_tables import DRAINING, GROUP_TABLES, STATE_TABLE
 from gantrymq.broker.topics import PERM_READ, PERM_WRITE
 from gantrymq.model import names
-from gantrymq.model.errors import ErrorCode, GantryError
 
 if TYPE_CHECKING:
     from gantrymq.administration.reading import Reading

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 from gantrymq.broker.port import AGAIN, DETAILS_MAX, FIND, CursorInfo, Done, Outcome, Start, Terms
 from gantrymq.cluster.group import ClusterCursor, Group, Part
 from gantrymq.cluster.names import GROUP_BITS, GROUPS_MAX, mark
-from gantrymq.cluster.owned.queues import OwnedQueues
+from gantrymq.cluster.owned.queues import OwnedQueues, on_its_way
 from gantrymq.cluster.patience import Patience
 from gantrymq.cluster.seats import ClusterSeats
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.indexes.multimap import MultiMap
 from gantrymq.model.queue_policy import Policy
 from gantrymq.net.procedures.driver import Gathering, Steps, run
 
@@ -34,6 +35,8 @@ class ClusterCursors:
         self.queues = OwnedQueues(cluster, self.drop_light)
         self.by_handle: dict[int, ClusterCursor] = {}
         self._by_name: dict[tuple[str, str], ClusterCursor] = {}
+        self._of_queue: MultiMap[str, int] = MultiMap()
+        """Handles of the cursors in a queue."""
         self._patience = Patience(cluster.wheel, cluster.answers_again)
         self._seats = ClusterSeats(cluster)
 
@@ -41,6 +44,7 @@ class ClusterCursors:
         """Every group is gone."""
         self.by_handle.clear()
         self._by_name.clear()
+        self._of_queue = MultiMap()
 
     def lost(self, group: Group) -> None:
         """A group is gone: what was open there is opened again when it is back."""
@@ -54,32 +58,51 @@ class ClusterCursors:
         waiting = []
         for cursor in self.by_handle.values():
             if cursor.part is None:
-                if self.queues.holder(cursor.queue) is group and not cursor.queue_is_gone:
+                holder = self.queues.holder(
+                    cursor.queue
+                )  # where it was lost on its way there it is where it was before
+                if holder is not None and holder.ready and not cursor.queue_is_gone:
                     waiting.append(cursor)
             elif cursor.part.group is group:
                 self.wake(cursor)
                 if cursor.seats:
                     waiting.append(cursor)
         if waiting:
-            run(self._follow(waiting, group), lambda result: None)
+            run(self._follow(waiting), lambda result: None)
 
-    def _follow(self, waiting: Sequence[ClusterCursor], group: Group) -> Steps:
-        """Open what was asked for while the group hung, and take the consumers again that it does not know."""
+    def queue_moved(self, light: int) -> None:
+        """A light queue is at another group than before, perhaps."""
+        self.queues.moved(light)
+        holder = self.queues.holder(f"~{light}")
+        if holder is None:
+            return
+        moved = [self.by_handle[handle] for handle in self._of_queue.of(f"~{light}")]
+        for cursor in moved:
+            if cursor.part is not None and cursor.part.group is not holder:
+                cursor.part.group.port.watch(cursor.part.local, None)
+                cursor.part = None
+                self._seats.lost(cursor)
+        if holder.ready and moved:
+            run(self._follow(moved), lambda result: None)
+
+    def _follow(self, waiting: Sequence[ClusterCursor]) -> Steps:
+        """Open what was asked for while its group hung, or moved, and take the consumers again that the group does not know."""
         for cursor in waiting:
-            if not cursor.deleted and cursor.part is None:
+            holder = self.queues.holder(cursor.queue)
+            if holder is not None and not cursor.deleted and cursor.part is None:
                 try:
-                    yield from self._open_again(cursor, group)
+                    yield from self._open_again(cursor, holder)
                 except GantryError as error:
                     if error.code is ErrorCode.UNAVAILABLE:
-                        return
+                        continue
                     log.warning("cursor %s of queue %s is not open: %s", cursor.name, cursor.queue, error.text)
                 self.wake(cursor)
             yield from self._seats.settle(cursor)
 
     def drop_light(self, light: int) -> None:
         """The light queue is being deleted."""
-        for cursor in [cursor for cursor in self.by_handle.values() if cursor.queue == f"~{light}"]:
-            self._drop(cursor)
+        for handle in list(self._of_queue.of(f"~{light}")):
+            self._drop(self.by_handle[handle])
 
     def open(self, queue: str, group: str, start: Start, token: Any, on_done: Done) -> None:
         cursor = self._by_name.get((queue, group))
@@ -94,7 +117,10 @@ class ClusterCursors:
 
     def _open(self, cursor: ClusterCursor) -> Steps:
         group = yield from self.queues.find(cursor.queue)
-        info = yield from self._open_at(cursor, group)
+        try:
+            info = yield from self._open_at(cursor, group)
+        except GantryError as error:
+            raise on_its_way(cursor.queue) if self._has_moved(error, cursor.queue, group) else error from None
         return info
 
     def _opened(self, cursor: ClusterCursor, start: Start, token: Any, on_done: Done, result: Any) -> None:
@@ -106,8 +132,13 @@ class ClusterCursors:
                 return
             result = CursorInfo(0, 0, 0, 0)
         cursor = self._by_name.setdefault((cursor.queue, cursor.name), cursor)
-        self.by_handle[cursor.handle] = cursor
+        self._keep(cursor)
         on_done(token, CursorInfo(cursor.handle, result.ready, result.unacked, result.next_offset))
+
+    def _keep(self, cursor: ClusterCursor) -> None:
+        if cursor.handle not in self.by_handle:
+            self.by_handle[cursor.handle] = cursor
+            self._of_queue.add(cursor.queue, cursor.handle)
 
     def _open_at(self, cursor: ClusterCursor, group: Group) -> Steps:
         """Raises NOT_FOUND where it is only looked for; QUEUE_NOT_FOUND, also if it is deleted meanwhile."""
@@ -164,6 +195,8 @@ class ClusterCursors:
             return part
         if cursor.queue_is_gone:
             raise GantryError(ErrorCode.QUEUE_NOT_FOUND, f"queue {cursor.queue} does not exist any more")
+        if group.moved.get(_light_of(cursor.queue)):
+            raise on_its_way(cursor.queue)
         raise GantryError(ErrorCode.UNAVAILABLE, f"queue {cursor.queue} is not open yet at broker group {group.name}")
 
     def _ask(self, cursor: int, token: Any, on_done: Done, method: str, *arguments: Any) -> None:
@@ -174,7 +207,17 @@ class ClusterCursors:
             on_done(token, error)
             return
         question = partial(getattr(part.group.port, method), part.local, *arguments)
-        self._cluster.decisions.ask(part.group, question)(token, on_done)
+        answered = partial(self._answered, self._cursor(cursor).queue, part.group, on_done)
+        self._cluster.decisions.ask(part.group, question)(token, answered)
+
+    def _answered(self, queue: str, asked: Group, on_done: Done, token: Any, result: Any) -> None:
+        if isinstance(result, GantryError) and self._has_moved(result, queue, asked):
+            result = on_its_way(queue)
+        on_done(token, result)
+
+    def _has_moved(self, error: GantryError, queue: str, asked: Group) -> bool:
+        """Whether the group did not find the queue because another one has it by now."""
+        return error.code in (ErrorCode.NOT_FOUND, ErrorCode.QUEUE_NOT_FOUND) and self.queues.holder(queue) is not asked
 
     def set_policy(self, cursor: int, policy: Policy, token: Any, on_done: Done) -> None:
         self._ask(cursor, token, on_done, "set_policy", policy)
@@ -216,8 +259,10 @@ class ClusterCursors:
 
         def deleted(token: Any, result: Any) -> None:
             if isinstance(result, GantryError):  # it may be there: whoever asked has to ask again
+                if self._has_moved(result, found.queue, part.group):
+                    result = on_its_way(found.queue)
                 found.deleted = False
-                self.by_handle[found.handle] = found
+                self._keep(found)
                 self._by_name.setdefault((found.queue, found.name), found)
             on_done(token, result)
 
@@ -229,7 +274,8 @@ class ClusterCursors:
         self._cluster.decisions.ask(part.group, question, late)(token, deleted)
 
     def _drop(self, cursor: ClusterCursor) -> None:
-        self.by_handle.pop(cursor.handle, None)
+        if self.by_handle.pop(cursor.handle, None) is not None:
+            self._of_queue.discard(cursor.queue, cursor.handle)
         self._by_name.pop((cursor.queue, cursor.name), None)
         cursor.watch(None)
         cursor.deleted = True
@@ -264,7 +310,8 @@ class ClusterCursors:
     ) -> None:
         if isinstance(result, GantryError):
             self._arm(cursor)
-            is_for_now = result.code is ErrorCode.UNAVAILABLE and self._cluster.up
+            moves = self._has_moved(result, cursor.queue, part.group) or result.code is ErrorCode.NOT_OWNER
+            is_for_now = moves or (result.code is ErrorCode.UNAVAILABLE and self._cluster.up)
             on_done(token, [] if is_for_now else result)
             return
         index = part.group.index
@@ -312,7 +359,8 @@ class ClusterCursors:
         except GantryError as error:
             on_done(token, error)
         else:
-            self._seats.take(found, part, terms, on_turn, token, on_done)
+            answered = partial(self._answered, found.queue, part.group, on_done)
+            self._seats.take(found, part, terms, on_turn, token, answered)
 
     def leave_seat(self, cursor: int, seat: int, token: Any, on_done: Done) -> None:
         found = self.by_handle.get(cursor)
@@ -383,3 +431,8 @@ class ClusterCursors:
             on_done(token, infos)
 
         Gathering([partial(ask, index) for index in by_group], gathered)
+
+
+def _light_of(queue: str) -> int:
+    """0: it is a topic's."""
+    return int(queue[1:]) if queue.startswith("~") else 0

@@ -85,6 +85,7 @@ class Group:
         "inherited",
         "lights",
         "member",
+        "moved",
         "name",
         "pending",
         "port",
@@ -129,6 +130,8 @@ class Group:
         self.topics: set[str] = set()
         """Its topics that can be written."""
         self.lights: dict[int, int] = {}
+        self.moved: dict[int, int] = {}
+        """Light queues of the cluster that have moved: its own id of them, 0 where they have gone on."""
         """Its own ids of light queues that it has under the id of another group, which made them."""
         self.sent = 0
         """Batches that were submitted there."""
@@ -159,6 +162,9 @@ class Group:
 
     def local_light(self, light: int) -> int:
         """Its own id of a light queue of the cluster; 0: it has none."""
+        moved = self.moved.get(light)
+        if moved is not None:
+            return moved
         tag, own = split_light(light)
         return self.lights.get(light) or (own if tag == self.tag else 0)
 
@@ -184,6 +190,8 @@ class Cluster(Protocol):
     def members_changed(self) -> None: ...
 
     def answers_again(self, group: Group) -> None: ...
+
+    def queue_moved(self, light: int) -> None: ...
 
     slots: SlotView
     decisions: Patient

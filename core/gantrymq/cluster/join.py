@@ -17,8 +17,10 @@ from gantrymq.broker.tables.group_tables import (
     LIGHTS_TABLE,
     MEMBER,
     METADATA_GROUP,
+    MOVED_TABLE,
     STATE_TABLE,
     TAG,
+    moved_from,
 )
 from gantrymq.broker.tables.slot_table import HEAD, SLOTS_TABLE
 from gantrymq.broker.topics import PERM_WRITE
@@ -91,6 +93,14 @@ def learn(cluster: Cluster, group: Group) -> Steps:
         else:
             group.lights[int(key)] = int(value)
 
+    def moved(key: str, value: bytes | None) -> None:
+        light = int(key)
+        if value is None:
+            group.moved.pop(light, None)
+        else:
+            group.moved[light] = moved_from(value).light
+        cluster.queue_moved(light)
+
     def state(key: str, value: bytes | None) -> None:
         if key == DRAINING:
             group.draining = value is not None
@@ -110,7 +120,13 @@ def learn(cluster: Cluster, group: Group) -> Steps:
     is_taken = False
     group.topics.clear()
     group.inherited.clear()
-    for table, watcher in ((SLOTS_TABLE, slot), ("topic", topic), (LIGHTS_TABLE, light), (STATE_TABLE, state)):
+    for table, watcher in (
+        (SLOTS_TABLE, slot),
+        ("topic", topic),
+        (LIGHTS_TABLE, light),
+        (MOVED_TABLE, moved),
+        (STATE_TABLE, state),
+    ):
         rows: dict[str, bytes] = yield partial(group.port.watch_table, table, watcher)
         if table == SLOTS_TABLE:
             cluster.slots.refuse_another(group.name, rows)
@@ -120,6 +136,8 @@ def learn(cluster: Cluster, group: Group) -> Steps:
             is_taken = True
         elif table == LIGHTS_TABLE:  # kept until here: who asks meanwhile is not sent to the group that made a queue
             group.lights.clear()
+        elif table == MOVED_TABLE:
+            group.moved.clear()
         for key, value in rows.items():
             watcher(key, value)
     if METADATA_GROUP in rows and not group.has_slots:
@@ -166,7 +184,8 @@ def _refuse_a_taken_tag(cluster: Cluster, group: Group) -> None:
     others = [other for other in cluster.groups if other is not group and other.registered]
     why = ""
     for other in others:
-        if group.tag in other.inherited or any(split_light(light)[0] == group.tag for light in other.lights):
+        theirs = [*other.lights, *[light for light, own in other.moved.items() if own]]
+        if group.tag in other.inherited or any(split_light(light)[0] == group.tag for light in theirs):
             why = f"{other.name} has queues of an earlier group of that name"
     for other in others:
         if group.tag == other.tag and (other.ready or other.member or other.first_group or other.name < group.name):

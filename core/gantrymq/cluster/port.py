@@ -19,7 +19,7 @@ from gantrymq.cluster import join as cluster_join
 from gantrymq.cluster.cursors import ClusterCursors
 from gantrymq.cluster.drain import ClusterDrain
 from gantrymq.cluster.everywhere import Everywhere
-from gantrymq.cluster.group import Group, GroupPort, Patient
+from gantrymq.cluster.group import AGAIN_MS, ASK_MS, Group, GroupPort, Patient
 from gantrymq.cluster.leases import ClusterLeases
 from gantrymq.cluster.names import (
     GROUPS_MAX,
@@ -38,7 +38,7 @@ from gantrymq.model.message import Message
 from gantrymq.model.queue_policy import Policy
 from gantrymq.model.tables.message_rows import row_of, table_of_message
 from gantrymq.net.api import Wheel
-from gantrymq.net.procedures.driver import Gathering, Steps, first_error, run
+from gantrymq.net.procedures.driver import Call, Gathering, Steps, first_error, run
 from gantrymq.services import Turn
 
 log = logging.getLogger(__name__)
@@ -464,10 +464,10 @@ class ClusterPort:
     # Routes and taps.
 
     def add_route(self, route: Route, token: Any, on_done: Done) -> None:
-        self._owned.add_route(route, token, on_done)
+        self._settled(partial(self._owned.add_route, route), token, on_done)
 
     def remove_routes(self, route_ids: Sequence[str], token: Any, on_done: Done) -> None:
-        self._owned.remove_routes(route_ids, token, on_done)
+        self._settled(partial(self._owned.remove_routes, route_ids), token, on_done)
 
     def open_tap(self, on_records: Callable[[Records], None], token: Any, on_done: Done) -> None:
         handle = self.number()
@@ -540,21 +540,22 @@ class ClusterPort:
     # Light queues and cursors.
 
     def create_light(self, token: Any, on_done: Done, *, name: str = "") -> None:
-        run(self._create_light(name if self.slots.known else ""), partial(on_done, token))
+        run(self._create_light(name), partial(on_done, token))
 
     def _create_light(self, name: str) -> Steps:
         """At the owner of the name; without a name at one that answers."""
         tried: set[int] = set()
+        is_owned = name and self.slots.known
+        question_of = partial(partial, slot=slot_of(name) if name else NO_SLOT)
         while True:
-            group = self._owned.place_for(name) if name else self._in_turn(tried)
+            group = self._owned.place_for(name) if is_owned else self._in_turn(tried)
             tried.add(group.index)
             try:
-                slot = slot_of(name) if name else NO_SLOT
-                question = partial(group.port.create_light, slot=slot)
+                question = question_of(group.port.create_light)
                 made: int = yield self.decisions.ask(group, question, partial(_unmake, group))
                 return cluster_light(group.tag, made)
             except GantryError as error:
-                if name or error.code is not ErrorCode.UNAVAILABLE:
+                if is_owned or error.code is not ErrorCode.UNAVAILABLE:
                     raise
 
     def _in_turn(self, tried: set[int]) -> Group:
@@ -566,25 +567,25 @@ class ClusterPort:
         return usable[self._made % len(usable)]
 
     def delete_light(self, light: int, token: Any, on_done: Done) -> None:
-        self._owned.delete(light, token, on_done)
+        self._settled(partial(self._owned.delete, light), token, on_done)
 
     def open_cursor(self, queue: str, group: str, start: Start, token: Any, on_done: Done) -> None:
-        self._cursors.open(queue, group, start, token, on_done)
+        self._settled(partial(self._cursors.open, queue, group, start), token, on_done)
 
     def set_policy(self, cursor: int, policy: Policy, token: Any, on_done: Done) -> None:
-        self._cursors.set_policy(cursor, policy, token, on_done)
+        self._settled(partial(self._cursors.set_policy, cursor, policy), token, on_done)
 
     def delete_cursor(self, cursor: int, token: Any, on_done: Done) -> None:
-        self._cursors.delete(cursor, token, on_done)
+        self._settled(partial(self._cursors.delete, cursor), token, on_done)
 
     def acquire(self, cursor: int, holder: int, count_max: int, bytes_max: int, token: Any, on_done: Done) -> None:
         self._cursors.acquire(cursor, holder, count_max, bytes_max, token, on_done)
 
     def scan(self, cursor: int, offset: int, count_max: int, bytes_max: int, token: Any, on_done: Done) -> None:
-        self._cursors.scan(cursor, offset, count_max, bytes_max, token, on_done)
+        self._settled(partial(self._cursors.scan, cursor, offset, count_max, bytes_max), token, on_done)
 
     def seek(self, cursor: int, start: Start, token: Any, on_done: Done) -> None:
-        self._cursors.seek(cursor, start, token, on_done)
+        self._settled(partial(self._cursors.seek, cursor, start), token, on_done)
 
     def settle(self, items: Sequence[tuple[int, int, Outcome]]) -> None:
         self._cursors.settle(items)
@@ -599,7 +600,7 @@ class ClusterPort:
     def take_seat(
         self, cursor: int, terms: Terms, on_turn: Callable[[int, bool], None], token: Any, on_done: Done
     ) -> None:
-        self._cursors.take_seat(cursor, terms, on_turn, token, on_done)
+        self._settled(partial(self._cursors.take_seat, cursor, terms, on_turn), token, on_done)
 
     def leave_seat(self, cursor: int, seat: int, token: Any, on_done: Done) -> None:
         self._cursors.leave_seat(cursor, seat, token, on_done)
@@ -617,7 +618,7 @@ class ClusterPort:
         self._fence.pass_through(self._cursors.owner_of(cursor), token, on_done)
 
     def purge(self, cursor: int, token: Any, on_done: Done) -> None:
-        self._cursors.purge(cursor, token, on_done)
+        self._settled(partial(self._cursors.purge, cursor), token, on_done)
 
     # Tables and leases.
 
@@ -668,6 +669,10 @@ class ClusterPort:
 
     # What a group that comes needs (cluster/join.py).
 
+    def queue_moved(self, light: int) -> None:
+        """A group says where a light queue is now."""
+        self._cursors.queue_moved(light)
+
     def restore(self, group: Group) -> Steps:
         """Open at a group that came (again) what is open at the others: cursors, taps, tables, leases."""
         yield from self._cursors.restore(group)
@@ -678,6 +683,20 @@ class ClusterPort:
         yield from self._leases.restore(group)
 
     # Helpers.
+
+    def _settled(self, call: Call, token: Any, on_done: Done) -> None:
+        """What concerns a queue that is on its way to another group waits for it, 3 s at most."""
+        until_ms = self.wheel.now_ms() + ASK_MS
+
+        def answered(_token: Any, result: Any) -> None:
+            if not isinstance(result, GantryError) or result.code is not ErrorCode.NOT_OWNER:
+                on_done(token, result)
+            elif (now_ms := self.wheel.now_ms()) < until_ms:
+                self.wheel.call_at(now_ms + AGAIN_MS, lambda now_ms: call(None, answered))
+            else:
+                on_done(token, GantryError(ErrorCode.UNAVAILABLE, result.text))
+
+        call(None, answered)
 
     def number(self) -> int:
         self._next += 1

@@ -65,6 +65,8 @@ class Arriving:
         self._sending = sending
         self._receiving = receiving
         self._arrivals: dict[int, Arrival] = {}
+        self._names: dict[int, int] = {}
+        """Ids of the queues that have come here, by their number here."""
         self._deciding: set[int] = set()
         self._asked: list[tuple[Sequence[tuple[int, int]], Any, Done]] = []
         """Who wants to know whether queues came, while that is on its way to the disk."""
@@ -74,6 +76,10 @@ class Arriving:
 
     def open(self) -> None:
         """As Part.open. Before the queue engine."""
+        for key, value in self._broker.tables.rows(MOVED_TABLE).items():
+            self._moved_row(key, value)
+        self._broker.tables.watch(MOVED_TABLE, self._moved_row)
+        self._broker.tables.watch("light", self._light_row)
         for key, value in dict(self._broker.tables.rows(TABLE)).items():
             if not key.startswith(COMING):
                 continue
@@ -89,6 +95,16 @@ class Arriving:
 
     def close(self) -> None:
         """As Part.close."""
+
+    def _moved_row(self, key: str, value: bytes | None) -> None:
+        if light := moved_from(value).light:
+            self._names[light] = int(key)
+
+    def _light_row(self, key: str, value: bytes | None) -> None:
+        """A queue that has come here is gone, if it has not gone on."""
+        name = self._names.pop(int(key), 0) if value is None and key.isdecimal() else 0
+        if name and self._moved(name).light == int(key):
+            self._broker.put_rows([(MOVED_TABLE, str(name), None)])
 
     def check(self, route_ids: Sequence[str]) -> None:
         """Raise NOT_OWNER for routes that are on their way here."""

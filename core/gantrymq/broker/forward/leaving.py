@@ -199,7 +199,10 @@ class Leaving:
         for light in self._of(lights, move):
             leave = self.frozen.pop(light)
             moved = moved_to(0, self.moves_of(leave.name))
-            rows: Rows = [(TABLE, f"{LEAVING}{light}", None), (MOVED_TABLE, str(leave.name), moved)]
+            self._broker.put_rows(
+                [(MOVED_TABLE, str(leave.name), moved)]
+            )  # first: it has gone on, and did not end here
+            rows: Rows = [(TABLE, f"{LEAVING}{light}", None)]
             rows += [("route", route_id, None) for route_id in leave.routes]  # some are not in force here any more
             for cursor in self._broker.cursors.of_queue(f"~{light}"):
                 policy = tables.rows(POLICIES).get(str(cursor.id))

@@ -1,7 +1,7 @@
 """Which group has a queue: of a light queue, with its routes and cursors, its owner; of a topic's queue the one whose number it is in `Cluster.places`.
 
-The owner of a light queue is the group that made it, whose tag stands in the queue's id, unless another one has it under an id of its own (table
-`cluster_light`). Brokers forward to it what is published elsewhere; a gateway copies nothing. While the owner is not in use, what concerns the
+The owner of a light queue is the group that made it, whose tag stands in the queue's id, unless another one has it under an id of its own (tables
+`cluster_moved`, where it has moved, and `cluster_light`). Brokers forward to it what is published elsewhere; a gateway copies nothing. While the owner is not in use, what concerns the
 queue is UNAVAILABLE, and nothing else.
 """
 
@@ -13,7 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gantrymq.broker.port import SEATS
-from gantrymq.broker.tables.group_tables import LIGHTS_TABLE
+from gantrymq.broker.tables.group_tables import LIGHTS_TABLE, MOVED_TABLE
+from gantrymq.cluster.group import ASK_MS
 from gantrymq.cluster.patience import hangs
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.procedures.driver import Call, Gathering, Steps, run
@@ -29,6 +30,17 @@ class OwnedQueues:
     def __init__(self, cluster: Cluster, drop_light: Callable[[int], None]) -> None:
         self._cluster = cluster
         self._drop_light = drop_light
+        self._gone_on: set[int] = set()
+        """Light queues of which one group has said just now that they went on, and no other that they came."""
+
+    def moved(self, light: int) -> None:
+        """A group said something new of where it is. Of two connections the one may be ahead of the other."""
+        if self._holder(light) is not None or not any(light in group.moved for group in self._cluster.groups):
+            self._gone_on.discard(light)
+        elif light not in self._gone_on:
+            self._gone_on.add(light)
+            wheel = self._cluster.wheel
+            wheel.call_at(wheel.now_ms() + ASK_MS, lambda now_ms: self._gone_on.discard(light))
 
     def holder(self, queue: str) -> Group | None:
         """The group that has a queue, in use or not, as far as is known."""
@@ -75,6 +87,8 @@ class OwnedQueues:
         found = self._holder(light)
         if found is None or not found.ready:
             ready = {group.name for group in self._cluster.ready_groups()}
+            if found is None and light in self._gone_on:
+                raise on_its_way(f"~{light}")
             is_gone = self._cluster.slots.members <= ready if self._cluster.slots.known else found is None
             if ready and is_gone:
                 raise GantryError(
@@ -86,7 +100,10 @@ class OwnedQueues:
         return found
 
     def _holder(self, light: int) -> Group | None:
-        having = [group for group in self._cluster.groups if light in group.lights]
+        groups = self._cluster.groups
+        having = [group for group in groups if group.moved.get(light)] or [
+            group for group in groups if light in group.lights
+        ]
         having = having or [group for group in self._cluster.groups if group.local_light(light)]
         return next((group for group in having if group.ready), having[0] if having else None)
 
@@ -129,12 +146,14 @@ class OwnedQueues:
             on_done(token, result)
 
         question = partial(group.port.delete_light, group.local_light(light))
-        rows = [(str(light), None)] if light in group.lights else []
 
         def steps() -> Steps:
             yield self._cluster.decisions.ask(group, question, gone)
-            if rows:
-                yield partial(group.port.put, LIGHTS_TABLE, rows)
+            if light in group.lights:
+                yield partial(group.port.put, LIGHTS_TABLE, [(str(light), None)])
+            for other in self._cluster.ready_groups():
+                if light in other.moved:
+                    other.port.put(MOVED_TABLE, [(str(light), None)], None, lambda token, result: None)
 
         run(steps(), partial(deleted, token))
 
@@ -209,3 +228,8 @@ class OwnedQueues:
                 on_done(token, errors[0] if errors and found < len(ids) else None)
 
         Gathering(self._removals(asked, ids), removed)
+
+
+def on_its_way(queue: str) -> GantryError:
+    """A queue moves: who asks again soon finds it."""
+    return GantryError(ErrorCode.NOT_OWNER, f"queue {queue} is on its way to another broker group")

@@ -14,6 +14,9 @@ from tests.broker.node import Node
 from tests.cluster.forward.play import Play
 from tests.cluster.forward.told import Queue, Violation
 
+TOLD_MS = 500
+"""On their way from group to group."""
+
 
 class Travels:
     """Where a queue was. `taken`: what its consumer has settled, in the order of that; `behind`: of that, what was not taken along."""
@@ -33,6 +36,7 @@ class MovingPlay(Play):
         super().__init__(seed, kinds)
         self.travels: dict[int, Travels] = {}
         self.moves = 0
+        self.quiet_ms = 0
 
     def _name_of(self, owner: str, light: int) -> int:
         number = 4 * self.disks.get(owner, 0) + "abcd".index(owner)
@@ -168,8 +172,10 @@ class MovingPlay(Play):
             broker = self.site.nodes[name].broker
             left = [key for key in broker.tables.rows(TABLE) if key.startswith((LEAVING, COMING))]
             if left or broker.leaving.frozen or broker.holding.targets:
+                self.quiet_ms = 0
                 return f"{name} has {left} {broker.leaving.frozen} {broker.holding.targets}"
-        return ""
+        self.quiet_ms = self.quiet_ms or self.site.now_ms
+        return "what was told last" if self.site.now_ms < self.quiet_ms + TOLD_MS else ""
 
     def _check(self) -> None:
         stored = {name: self._stored(self.site.nodes[name]) for name in self.names}
