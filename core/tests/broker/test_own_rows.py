@@ -55,6 +55,7 @@ GARBAGE: dict[str, list[tuple[str, bytes]]] = {
     "queue": [("1", b"{"), ("x", b"{}"), ("1", b'{"max_length":-1}'), ("1", b'{"overflow":"x"}'), ("1", b'{"name":"\xff"}')],
     "cluster": [("tag/x", b"1"), ("member", b"\xff")],
     "cluster_light": [("x", b"1"), ("1", b"x")],
+    "cluster_moved": [("x", b"1 1"), ("1", b"1"), ("1", b"-1 0")],
     "cluster_slot": [("7", b"{"), ("1024", b"{\"owner\":\"a\",\"epoch\":1}"), ("head", b"[]"), ("group/b", b"{}")],
     "auth_user": [("u", b"{"), ("u", b'{"name":1}')],
     "auth_token": [("t", b"{"), ("t", b'{"id":"t","user":"u","hash":"x","expires_ms":1}')],

@@ -62,6 +62,7 @@ class Holding:
     def hold(self, source: str, target: str, token: Any, on_done: Done) -> None:
         """From now on, for queues that go from one group to another. Answers with `Ends` when all is stored that was taken before. Raises UNAVAILABLE
         where this broker does not know what the groups want: it cannot tell an end then."""
+        self._sending.check_leases()
         for name in {source, target} - {self._name}:
             peer = self._sending.peers.get(name)
             if peer is None or not peer.is_known:
