@@ -150,8 +150,7 @@ class Broker:
         self.queues: QueueEngine = QueueEngine(self, route_sets, self.drop_light)
         self.seats = Seats(self.cursors, turn, wheel, self.queues.deserted)
         self.delays = Delays(self, options.timer, options.on_delays_settled)
-        self.transactions = Transactions(self, options.transactions)
-        self.pops: Pops = Pops(self)
+        self.transactions, self.pops = Transactions(self, options.transactions), Pops(self)
         self.slots = Slots(config, self.tables, turn, self.leases)
         self.sending = Sending(self, self.slots, config.forward_records_max, options.random_bits)
         self.receiving = Receiving(self, self.slots, self.sending)
@@ -501,7 +500,7 @@ class Broker:
         if self._submitted:
             self.arm_append()
         if self.holding.targets:
-            self.holding.look()
+            self.holding.check()
 
     def _prepare(
         self, messages: list[Message], lights: Lights, matches: Matches, sent: Sent, entries: int, size: int

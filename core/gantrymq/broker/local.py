@@ -666,7 +666,7 @@ class LocalBrokerPort:
 
     def take_queues(self, source: str, queues: Sequence[tuple[int, int]], token: Any, on_done: Done) -> None:
         """See `Mover.take`."""
-        self._or_error(partial(self._broker.arriving.on_wanted, source, queues), token, on_done)
+        self._or_error(partial(self._broker.arriving.take, source, queues), token, on_done)
 
     @staticmethod
     def _or_error(call: Callable[[Any, Done], None], token: Any, on_done: Done) -> None:

@@ -40,6 +40,9 @@ COPYING: Final = "copying"
 """Value of a row `coming/ID` before the piece that decides; then it is JSON: the routes."""
 
 
+Take = Callable[[str, Sequence[tuple[int, int]], Any, "Done"], None]
+
+
 class Arrival:
     """One queue on its way here. `name`: its id in the cluster; `light`: its number here."""
 
@@ -71,8 +74,7 @@ class Arriving:
         self._asked: list[tuple[Sequence[tuple[int, int]], Any, Done]] = []
         """Who wants to know whether queues came, while that is on its way to the disk."""
         self._new_routes: set[str] = set()
-        self.on_wanted: Callable[[str, Sequence[tuple[int, int]], Any, Done], None] = _no_cluster
-        """Takes queues of another group (cluster/forward/moving.py)."""
+        self._take: Take = _no_cluster
 
     def open(self) -> None:
         """As Part.open. Before the queue engine."""
@@ -105,6 +107,14 @@ class Arriving:
         name = self._names.pop(int(key), 0) if value is None and key.isdecimal() else 0
         if name and self._moved(name).light == int(key):
             self._broker.put_rows([(MOVED_TABLE, str(name), None)])
+
+    def taken_by(self, take: Take) -> None:
+        """Who takes queues of other groups (cluster/forward/moving.py)."""
+        self._take = take
+
+    def take(self, source: str, queues: Sequence[tuple[int, int]], token: Any, on_done: Done) -> None:
+        """See `Mover.take`. Raises NOT_SUPPORTED without a cluster."""
+        self._take(source, queues, token, on_done)
 
     def check(self, route_ids: Sequence[str]) -> None:
         """Raise NOT_OWNER for routes that are on their way here."""

@@ -76,7 +76,7 @@ class Holding:
         if target != self._name:  # it knows by itself what became of them
             self._wheel.call_at(self._wheel.now_ms() + HOLD_MS, lambda now_ms: self._too_long(target, number))
         self._asked.append(_Asked(number, source, target, token, on_done))
-        self.look()
+        self.check()
 
     def _too_long(self, target: str, number: int) -> None:
         if self.targets.get(target) == number:
@@ -108,7 +108,7 @@ class Holding:
             self._held.append(sent)
         return True
 
-    def look(self) -> None:
+    def check(self) -> None:
         """A turn is over: what was taken before may be stored."""
         if not self._asked or not all(map(_passes, self._submitted)):
             return

@@ -23,7 +23,7 @@ class Peers:
 
     def start(self) -> None:
         """From now on."""
-        self._broker.arriving.on_wanted = Mover(self._broker, self._own, self._ports).take
+        self._broker.arriving.taken_by(Mover(self._broker, self._own, self._ports).take)
         self._broker.sending.tell(self._met, self._forgotten)
 
     def _ports(self) -> dict[str, MovePort]:
