@@ -73,6 +73,8 @@ def test_it_goes_on_and_back(back: bool):
     site.publish("b", b"2")
     target = "b" if back else "a"
     assert move(site, "c", target, light_of(site, "c")) is None
+    came = site.ask("c", "queues_came", [(NAME, 0), (NAME, 1), (NAME + 1, 0)])
+    assert came == [True, False, False], "it was there once, and has gone on"
     site.publish("c", b"3")
     site.wait(100)
     assert site.bodies(target, cursor_of(site, target)) == [b"1", b"2", b"3"]
@@ -143,6 +145,25 @@ def test_what_is_frozen_stays_so_through_a_start_until_the_other_group_says_that
     assert site.ask("b", "acquire", cursor, 1, 10, 1 << 20) == []
     site.wait(5_000)
     assert site.bodies("b", cursor) == [b"1"]
+    nothing_is_left(site)
+
+
+def test_nobody_hears_of_it_before_it_is_on_the_disk():
+    site = ForwardSite("a", "b", "c")
+    light, _ = site.queue("b", "a", "r1")
+    site.publish("a", b"1")
+    site.wait(100)
+    site.unflushed.add("c")
+    box = site.begun("c", "take_queues", "b", [(light, NAME)])
+    site.wait(900)
+    assert not box
+    assert light_of(site, "c")
+    assert [key for key in site.nodes["a"].broker.router.ids_from(0, 1 << 62, "@") if key.endswith("/r1")] == ["@b/r1"]
+    site.unflushed.clear()
+    site.wait(500)
+    assert box == [None]
+    assert [key for key in site.nodes["a"].broker.router.ids_from(0, 1 << 62, "@") if key.endswith("/r1")] == ["@c/r1"]
+    assert site.bodies("c", cursor_of(site, "c")) == [b"1"]
     nothing_is_left(site)
 
 
