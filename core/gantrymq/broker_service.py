@@ -175,7 +175,8 @@ class BrokerService:
         await self._registrar.start()
         await self._keep_slots(context, broker, key)
         self._tell_health(context.shared.get("health"), self._registrar)
-        context.shared["broker_port"] = LocalBrokerPort(broker)
+        if not config.metadata_group:  # else doors reach every broker group, as gateways of their own do
+            context.shared["broker_port"] = LocalBrokerPort(broker)
         context.shared["broker"] = broker
         return [bound, *vip]
 

@@ -259,7 +259,7 @@ class Server:
             local = self._shared.get("broker_port")
             context.port = local.for_service() if local is not None else await self._connect(context)
             self._ports[service.name] = context.port
-            if local is None and "auth" in self._shared:
+            if local is None and "auth" in self._shared and "broker" not in self._shared:
                 await import_module("gantrymq.launch.authentication").follow(self._shared["auth"], context.port)
         self._started.append(service)
         addresses = await service.start(context)

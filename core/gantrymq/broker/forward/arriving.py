@@ -46,10 +46,11 @@ Take = Callable[[str, Sequence[tuple[int, int]], Any, "Done"], None]
 class Arrival:
     """One queue on its way here. `name`: its id in the cluster; `light`: its number here."""
 
-    __slots__ = ("following", "light", "name", "offsets", "rows", "source_light")
+    __slots__ = ("following", "light", "name", "offsets", "rows", "source", "source_light")
 
-    def __init__(self, name: int, source_light: int, light: int) -> None:
+    def __init__(self, name: int, source: str, source_light: int, light: int) -> None:
         self.name = name
+        self.source = source
         self.source_light = source_light
         self.light = light
         self.offsets = Offsets()
@@ -123,13 +124,13 @@ class Arriving:
 
     # The copy.
 
-    def begin(self, name: int, source_light: int, token: Any, on_done: Done) -> None:
+    def begin(self, name: int, source: str, source_light: int, token: Any, on_done: Done) -> None:
         """Answers with an `Arrival`, or an error."""
         if name in self._arrivals or self._moved(name).light:
             on_done(token, GantryError(ErrorCode.BUSY, f"queue ~{name} is here, or on its way here"))
             return
         light, rows = self._broker.new_light()
-        arrival = self._arrivals[name] = Arrival(name, source_light, light)
+        arrival = self._arrivals[name] = Arrival(name, source, source_light, light)
         row = (TABLE, f"{COMING}{name}", json.dumps([COPYING, light]).encode())
 
         def stored(token: Any, result: Any) -> None:
@@ -204,7 +205,9 @@ class Arriving:
             self._receiving.changing(route.route_id, True)
             self._broker.router.add(route)
             self._sending.moved_here(route)
-        self._broker.put_rows(rows, None, partial(self._stored, arrivals, routes, token, on_done), together=True)
+        self._broker.put_rows(
+            rows, None, partial(self._stored, arrivals, described, routes, token, on_done), together=True
+        )
 
     def _stand(self, arrival: Arrival, place: Place) -> Rows:
         """A cursor where the other one stood."""
@@ -227,11 +230,14 @@ class Arriving:
         return found
 
     def _stored(
-        self, arrivals: Sequence[Arrival], routes: list[Route], token: Any, on_done: Done, _none: Any, result: Any
-    ) -> None:
+        self, arrivals: Sequence[Arrival], described: Sequence[Described], routes: list[Route],
+        token: Any, on_done: Done, _none: Any, result: Any,
+    ) -> None:  # fmt: skip
         if isinstance(result, GantryError):
-            for route in routes:
-                self._broker.router.remove(route.route_id)
+            for arrival, each in zip(arrivals, described, strict=True):
+                for route_id, value in each.routes:
+                    self._broker.router.remove(route_id)
+                    self._sending.moved_back(arrival.source, route_id, value)
             self._end(arrivals)
             for arrival in arrivals:
                 self._drop(arrival)

@@ -278,6 +278,11 @@ class Sending:
         """A route of this group has come with its queue."""
         self._leads(route, self._slots.name)
 
+    def moved_back(self, name: str, route_id: str, value: bytes) -> None:
+        """A route of a peer was on its way here with its queue, and stays there."""
+        self._moved.pop(route_id, None)
+        self.learn(name, route_id, value)
+
     def moves_of(self, route_id: str) -> int:
         """How often this group's route has moved."""
         moves, owner = self._moved.get(route_id, (0, ""))

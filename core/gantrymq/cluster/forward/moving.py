@@ -109,7 +109,7 @@ class Mover:
         move = f"{self._broker.sending.life}/{self._moves}"
         try:
             for light, name in queues:
-                arrivals.append((yield partial(self._broker.arriving.begin, name, light)))
+                arrivals.append((yield partial(self._broker.arriving.begin, name, source, light)))
             for arrival in arrivals:
                 yield from self._copy(port, arrival, REST_MAX)
             frozen: list[bytes] = yield partial(port.freeze_lights, queues, self._own, move)

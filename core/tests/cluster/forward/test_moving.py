@@ -10,7 +10,7 @@ from gantrymq.broker.forward.described import described_from
 from gantrymq.broker.port import EARLIEST, Outcome
 from gantrymq.broker.tables.forward_table import COMING, LEAVING, TABLE
 from gantrymq.broker.tables.group_tables import MOVED_TABLE, moved_from
-from gantrymq.model.errors import ErrorCode
+from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.queue_policy import Policy
 from tests.cluster.forward.forward_site import ForwardSite, code_of
 
@@ -164,6 +164,29 @@ def test_nobody_hears_of_it_before_it_is_on_the_disk():
     assert box == [None]
     assert [key for key in site.nodes["a"].broker.router.ids_from(0, 1 << 62, "@") if key.endswith("/r1")] == ["@c/r1"]
     assert site.bodies("c", cursor_of(site, "c")) == [b"1"]
+    nothing_is_left(site)
+
+
+def test_what_the_disk_does_not_take_stays_where_it_was(monkeypatch: pytest.MonkeyPatch):
+    site = ForwardSite("a", "b", "c")
+    light, cursor = site.queue("b", "a", "r1")
+    site.publish("c", b"1")
+    broker = site.nodes["c"].broker
+    put_rows = broker.put_rows
+
+    def full(rows: Any, token: Any = None, on_done: Any = None, together: bool = False) -> None:
+        if any(row[0] == MOVED_TABLE for row in rows):
+            on_done(token, GantryError(ErrorCode.STORE_FULL, "the disk is full"))
+        else:
+            put_rows(rows, token, on_done, together)
+
+    monkeypatch.setattr(broker, "put_rows", full)
+    assert code_of(move(site, "b", "c", light)) is ErrorCode.STORE_FULL
+    site.wait(200)
+    site.publish("c", b"2")
+    site.wait(200)
+    assert site.bodies("b", cursor) == [b"1", b"2"], "who was to take it does not send any more"
+    assert not broker.tables.rows("cursor").keys() - {"next"} - {str(each) for each in broker.cursors.by_id}
     nothing_is_left(site)
 
 
