@@ -130,9 +130,9 @@ class Group:
         self.topics: set[str] = set()
         """Its topics that can be written."""
         self.lights: dict[int, int] = {}
+        """Its own ids of light queues that it has under the id of another group, which made them."""
         self.moved: dict[int, int] = {}
         """Light queues of the cluster that have moved: its own id of them, 0 where they have gone on."""
-        """Its own ids of light queues that it has under the id of another group, which made them."""
         self.sent = 0
         """Batches that were submitted there."""
         self.tap_handles: dict[int, int] = {}

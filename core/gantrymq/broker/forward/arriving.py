@@ -16,6 +16,7 @@ from gantrymq.broker.consuming.acks import RECORD_BYTES_MAX, AckKind, decode, en
 from gantrymq.broker.forward.described import Described, Offsets, Place
 from gantrymq.broker.forward.marks import split
 from gantrymq.broker.port import Delivery, Route
+from gantrymq.broker.queues.engine import RETRY_MS
 from gantrymq.broker.routing.router import route_from_bytes, route_to_bytes
 from gantrymq.broker.tables.forward_table import COMING, TABLE
 from gantrymq.broker.tables.group_tables import MOVED_TABLE, Moved, moved_from, moved_to
@@ -182,7 +183,7 @@ class Arriving:
 
     def decide(self, arrivals: Sequence[Arrival], described: Sequence[Described], token: Any, on_done: Done) -> None:
         """All of them are here: they are this group's from now on. Answers None when that is on the disk and every source knows it; an error: they
-        stay where they were."""
+        stay where they were, if neither `has_all` nor `is_unsure`."""
         if any(self._arrivals.get(arrival.name) is not arrival for arrival in arrivals):
             on_done(token, GantryError(ErrorCode.BUSY, "the group that has the queues asked for them back"))
             return
@@ -251,7 +252,7 @@ class Arriving:
         self, arrivals: Sequence[Arrival], routes: list[Route], token: Any, on_done: Done, _none: Any, result: Any
     ) -> None:
         """Nothing takes it back any more; the others may hear of it."""
-        if isinstance(result, GantryError):  # the disk is broken, and this broker stops
+        if isinstance(result, GantryError):  # the disk is broken: it stays undecided until a start
             on_done(token, result)
             return
         for arrival in arrivals:
@@ -261,10 +262,17 @@ class Arriving:
         known = self._receiving.when_known(partial(_none_or_error, on_done), True)
 
         def told(token: Any, result: Any) -> None:
-            self._end(arrivals)
-            known(token, result)
+            if isinstance(result, GantryError) and result.code is not ErrorCode.STORE_FAILED:
+                wheel = self._broker.wheel  # a full disk gets the rows again by itself; until then nobody gets a new lease
+                wheel.call_at(wheel.now_ms() + RETRY_MS, lambda now_ms: self._broker.when_stored(token, told))
+            elif isinstance(result, GantryError):
+                on_done(token, result)
+            else:
+                self._end(arrivals)
+                known(token, result)
 
-        self._broker.put_rows(rows, token, told, together=True)
+        self._broker.put_rows(rows, together=True)
+        self._broker.when_stored(token, told)
 
     def _end(self, arrivals: Sequence[Arrival]) -> None:
         self._receiving.decided()
@@ -275,6 +283,10 @@ class Arriving:
         self._answer()
 
     # Who asks.
+
+    def is_unsure(self, names: Sequence[int]) -> bool:
+        """Whether they came only a start of this group finds out: its disk failed when that was written."""
+        return not self._deciding.isdisjoint(names)
 
     def has_all(self, names: Sequence[int]) -> bool:
         """These queues of other groups are here."""

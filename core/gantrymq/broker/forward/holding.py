@@ -73,8 +73,7 @@ class Holding:
             raise GantryError(ErrorCode.BUSY, f"broker {self._name} holds records for queues on their way to {target}")
         self._numbers += 1
         number = self.targets[target] = self._numbers
-        if target != self._name:  # it knows by itself what became of them
-            self._wheel.call_at(self._wheel.now_ms() + HOLD_MS, lambda now_ms: self._too_long(target, number))
+        self._wheel.call_at(self._wheel.now_ms() + HOLD_MS, lambda now_ms: self._too_long(target, number))
         self._asked.append(_Asked(number, source, target, token, on_done))
         self.check()
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gantrymq.broker.consuming.acks import encode_state
 from gantrymq.broker.forward.described import Described, Place, described_to
 from gantrymq.broker.port import Delivery, Scanned
+from gantrymq.broker.routing.router import route_from_bytes, route_to_bytes
 from gantrymq.broker.tables.forward_table import LEAVING, TABLE
 from gantrymq.broker.tables.group_tables import MOVED_TABLE, moved_from, moved_to
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -192,6 +194,21 @@ class Leaving:
             self._queues.resume(light)
             for cursor in self._broker.cursors.of_queue(f"~{light}"):
                 self._broker.cursors.fire(cursor)
+
+    def give_back(self, target: str) -> None:
+        """The cluster has forgotten that group: they stay here. It may have said already that they came, so their routes count as moved twice since."""
+        rows: Rows = []
+        for light, leave in self.going_to(target):
+            for route_id in leave.routes:
+                if (value := self._broker.tables.rows("route").get(route_id)) is not None:
+                    route = route_from_bytes(route_id, value)
+                    route = replace(route, moves=route.moves + 2)
+                    self._broker.router.add(route)
+                    self._sending.moved_here(route)
+                    rows.append(("route", route_id, route_to_bytes(route)))
+            self.thaw([light], leave.move)
+        if rows:
+            self._broker.put_rows(rows)
 
     def gone(self, lights: Sequence[int], move: str, token: Any, on_done: Done) -> None:
         """They have come where they went: what is left of them here goes, with what entered since."""

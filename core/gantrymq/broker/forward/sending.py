@@ -210,6 +210,7 @@ class Sending:
             return
         self._ready.discard(name)
         self._drop_routes(peer)
+        self._moved = {route_id: moved for route_id, moved in self._moved.items() if moved[1] != name}
         self._broker.router.anew(0 if peer.is_known else -1)
         for life, light in self._queues.pop(name, {}).items():
             cursor = self._broker.cursors.find(f"~{light}", CURSOR_GROUP)

@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from heapq import heappop
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.broker.consuming.priorities import PriorityWindow, Room
@@ -147,9 +149,12 @@ class QueueEngine:
 
     def suspend(self, light: int) -> None:
         """Nothing of the queue expires, dies or is refused from now on: it is on its way to another group."""
-        self._suspended.setdefault(light, [])
+        waiting = self._suspended.setdefault(light, [])
         queue = self.by_light.pop(light, None)
         if queue is not None:
+            for reason, kept in groupby(queue.kept, itemgetter(0)):
+                offsets = [offset for _, offset in kept]
+                waiting += [(reason, offsets[first : first + STEP]) for first in range(0, len(offsets), STEP)]
             self._by_name.pop((queue.policy.dead_kind, queue.policy.name), None)
             self._forget(queue)
             queue.cursor.managed = None
@@ -194,13 +199,13 @@ class QueueEngine:
         self._try_kept(queue, LATER_MS)
 
     def _deleted(self, cursor: Cursor) -> None:
+        if isinstance(cursor.window, PriorityWindow):
+            cursor.window.close()
         if isinstance(cursor.managed, Stream):
             self._streams.forget(cursor.managed)
             self._broker.put_rows([(TABLE, str(cursor.id), None)])
         elif isinstance(cursor.managed, ManagedQueue):
             queue, cursor.managed = cursor.managed, None
-            if isinstance(cursor.window, PriorityWindow):
-                cursor.window.close()
             self.by_light.pop(cursor.light, None)
             self._by_name.pop((queue.policy.dead_kind, queue.policy.name), None)
             self._forget(queue)

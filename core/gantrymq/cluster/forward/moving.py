@@ -129,6 +129,9 @@ class Mover:
                 raise GantryError(ErrorCode.BUSY, f"it took more than {DECIDE_MS} ms since the queues were frozen")
             yield from self._decide(arrivals, described)
         except GantryError as error:
+            if self._broker.arriving.is_unsure([name for _, name in queues]):
+                self._holds = {}  # the others go on by themselves, and take nothing for known of this group
+                raise
             self._broker.arriving.give_up(arrivals)
             yield partial(_quietly, partial(port.end_freeze, lights, move, False))
             raise GantryError(error.code, f"from broker group {source}: {error.text or error.code.name}") from None
@@ -139,7 +142,8 @@ class Mover:
     def _decide(self, arrivals: Sequence[Arrival], described: Sequence[Described]) -> Steps:
         (result,) = yield partial(_as_answer, partial(self._broker.arriving.decide, arrivals, described))
         if isinstance(result, GantryError):
-            if not self._broker.arriving.has_all([arrival.name for arrival in arrivals]):
+            names = [arrival.name for arrival in arrivals]
+            if self._broker.arriving.is_unsure(names) or not self._broker.arriving.has_all(names):
                 raise result
             log.warning("queues have come here; not every broker group knows it yet: %s", result.text)
 

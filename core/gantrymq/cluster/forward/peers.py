@@ -25,6 +25,9 @@ class Peers:
         """From now on."""
         self._broker.arriving.taken_by(Mover(self._broker, self._own, self._ports).take)
         self._broker.sending.tell(self._met, self._forgotten)
+        leaving = self._broker.leaving
+        for name in {leave.target for leave in leaving.frozen.values()} - self._known.keys():
+            leaving.give_back(name)  # the last start heard that it is forgotten, and lost what it wrote then
 
     def _ports(self) -> dict[str, MovePort]:
         return {name: following.port for name, (following, _) in self._known.items()}
@@ -37,8 +40,7 @@ class Peers:
 
     def _forgotten(self, name: str) -> None:
         self._broker.receiving.forget(name)
-        for light, leave in self._broker.leaving.going_to(name):
-            self._broker.leaving.thaw([light], leave.move)
+        self._broker.leaving.give_back(name)
         following, close = self._known.pop(name)
         following.stop()
         close()

@@ -147,3 +147,17 @@ def test_a_policy_that_changes_takes_over_what_is_kept(node: QueueNode) -> None:
     sink = Queue(node, "dead")
     node.now(KEPT_RETRY_MS + 100)
     assert trails(sink) == ["q:rejected"] * 2
+
+
+def test_what_is_kept_while_a_queue_is_on_its_way_is_tried_again_when_it_stays(node: QueueNode) -> None:
+    queue = Queue(node, "a", dead(dead_keep=True))
+    reject(queue, b"1", b"2")
+    queue.send(b"3")
+    node.broker.queues.suspend(queue.light)
+    node.now(KEPT_RETRY_MS + 100)
+    node.broker.queues.resume(queue.light)
+    node.now(100)
+    sink = Queue(node, "dead")
+    node.now(KEPT_RETRY_MS + 100)
+    assert trails(sink) == ["q:rejected"] * 2
+    assert queue.bodies() == [b"3"]

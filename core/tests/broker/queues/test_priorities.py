@@ -199,3 +199,14 @@ def test_an_answer_that_is_short_because_of_its_bytes_calls_the_watcher(node: Qu
     woken.clear()
     assert len(node.call("acquire", queue.cursor, 1, 2, 1200)) == 1
     assert woken == [queue.cursor]
+
+
+def test_a_queue_that_has_gone_to_another_group_leaves_its_room(node: QueueNode) -> None:
+    queue = Prioritized(node, "a", Policy(priorities=5))
+    queue.put((2, "a"), (4, "b"))
+    node.broker.queues.suspend(queue.light)
+    assert node.broker.queues._room.used == 2
+    node.broker.queues.forget_suspended(queue.light)
+    node.broker.drop_light(queue.light, [])
+    node.now(100)
+    assert node.broker.queues._room.used == 0

@@ -11,6 +11,7 @@ from gantrymq.broker.port import EARLIEST, Outcome
 from gantrymq.broker.tables.forward_table import COMING, LEAVING, TABLE
 from gantrymq.broker.tables.group_tables import MOVED_TABLE, moved_from
 from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.message import Message
 from gantrymq.model.queue_policy import Policy
 from tests.cluster.forward.forward_site import ForwardSite, code_of
 
@@ -266,4 +267,86 @@ def test_many_queues_go_together_and_none_without_the_others():
     assert move(site, "b", "a", *lights) is None
     for place in range(5):
         assert site.bodies("a", cursor_of(site, "a", NAME + place)) == [b"%d" % number for number in range(3_000)]
+    nothing_is_left(site)
+
+
+@pytest.mark.parametrize("flushed", [True, False])
+def test_a_target_whose_disk_fails_at_the_decision_leaves_the_queue_to_its_next_start(flushed: bool):
+    site = ForwardSite("a", "b", "c")
+    light, cursor = site.queue("b", "a", "r1")
+    site.publish("b", b"1")
+    site.unflushed.add("c")
+    answers = site.begun("c", "take_queues", "b", [(light, NAME)])
+    while not light_of(site, "c"):
+        site.wait(50)
+    site.nodes["c"].broker.store_failed(GantryError(ErrorCode.STORE_FAILED, "broken"))
+    site.run()
+    assert code_of(answers[0]) is ErrorCode.STORE_FAILED
+    site.publish("a", b"2")
+    site.wait(5_000)
+    assert light in site.nodes["b"].broker.leaving.frozen, "only the disk knows whether the queue came"
+    site.unflushed.clear()
+    files = site.kill("c")
+    if not flushed:
+        files = files.after_power_loss(lambda path, count: [False] * count)
+    site.start("c", files)
+    site.wait(5_000)
+    where, place = ("c", cursor_of(site, "c")) if light_of(site, "c") else ("b", cursor)
+    assert where == ("c" if flushed else "b")
+    assert site.bodies(where, place) == [b"1", b"2"]
+    nothing_is_left(site)
+
+
+def test_a_queue_that_a_forgotten_group_gives_back_gets_messages_of_all():
+    site = ForwardSite("a", "b", "c")
+    light, cursor = site.queue("b", "a", "r1")
+    site.publish("b", b"1")
+    site.nodes["b"].broker.leaving.gone = lambda *arguments: None  # type: ignore[method-assign]
+    site.begun("c", "take_queues", "b", [(light, NAME)])
+    site.wait(200)
+    assert light_of(site, "c")
+    site.kill("c")
+    site.start("b", site.kill("b"))
+    site.forget("c")
+    site.wait(2_000)
+    for name in ("a", "b"):
+        site.publish(name, name.encode())
+        site.wait(200)
+    assert site.bodies("b", cursor) == [b"1", b"a", b"b"]
+    assert move(site, "b", "a", light) is None
+    site.publish("b", b"2")
+    site.wait(200)
+    assert site.bodies("a", cursor_of(site, "a")) == [b"2"]
+    nothing_is_left(site)
+
+
+def test_a_queue_that_is_on_its_way_to_a_group_of_no_table_stays():
+    site = ForwardSite("a", "b", "c")
+    light, cursor = site.queue("b", "a", "r1")
+    site.publish("b", b"1")
+    row = (TABLE, f"{LEAVING}{light}", f'[{NAME}, "gone"]'.encode())
+    site.nodes["b"].broker.put_rows([row])
+    site.wait(100)
+    site.start("b", site.kill("b"))
+    site.wait(100)
+    assert site.bodies("b", cursor) == [b"1"]
+    nothing_is_left(site)
+
+
+def test_a_group_that_takes_queues_holds_its_own_publishers_a_second_at_most():
+    site = ForwardSite("a", "b", "c")
+    light, cursor = site.queue("b", "a", "r1")
+    site.lines["c", "a"].hang()
+    answers = site.begun("c", "take_queues", "b", [(light, NAME)])
+    site.wait(200)
+    assert site.nodes["c"].broker.holding.targets
+    published = site.begun("c", "submit", [Message("t", b"1", b"TAGS\x01a\x02", "a")])
+    site.wait(700)
+    assert not published
+    site.wait(300)
+    assert published == [[0]]
+    site.lines["c", "a"].thaw()
+    site.wait(500)
+    assert code_of(answers[0]) is ErrorCode.BUSY
+    assert site.bodies("b", cursor) == [b"1"]
     nothing_is_left(site)
