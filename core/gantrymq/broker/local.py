@@ -646,7 +646,7 @@ class LocalBrokerPort:
     def end_freeze(self, lights: Sequence[int], move: str, gone: bool, token: Any, on_done: Done) -> None:
         """See `Leaving.gone` and `Leaving.thaw`."""
         if gone:
-            self._broker.leaving.gone(lights, move, token, on_done)
+            self._or_error(partial(self._broker.leaving.gone, lights, move), token, on_done)
         else:
             self._broker.leaving.thaw(lights, move)
             on_done(token, None)

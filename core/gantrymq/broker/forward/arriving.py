@@ -73,6 +73,8 @@ class Arriving:
         self._names: dict[int, int] = {}
         """Ids of the queues that have come here, by their number here."""
         self._deciding: set[int] = set()
+        self._unsettled: set[int] = set()
+        """Ids of those that came here in this start, and that their source may still have: it will ask."""
         self._asked: list[tuple[Sequence[tuple[int, int]], Any, Done]] = []
         """Who wants to know whether queues came, while that is on its way to the disk."""
         self._new_routes: set[str] = set()
@@ -105,10 +107,12 @@ class Arriving:
             self._names[light] = int(key)
 
     def _light_row(self, key: str, value: bytes | None) -> None:
-        """A queue that has come here is gone, if it has not gone on."""
+        """A queue that has come here is gone, if it has not gone on. That it came stays where its source would take it back else."""
         name = self._names.pop(int(key), 0) if value is None and key.isdecimal() else 0
-        if name and self._moved(name).light == int(key):
-            self._broker.put_rows([(MOVED_TABLE, str(name), None)])
+        moved = self._moved(name)
+        if name and moved.light == int(key):
+            row = moved_to(0, moved.moves) if name in self._unsettled else None
+            self._broker.put_rows([(MOVED_TABLE, str(name), row)])
 
     def taken_by(self, take: Take) -> None:
         """Who takes queues of other groups (cluster/forward/moving.py)."""
@@ -200,6 +204,7 @@ class Arriving:
             rows.append((MOVED_TABLE, str(arrival.name), moved_to(arrival.light, each.moves + 1)))
             routes += leading
         self._deciding.update([arrival.name for arrival in arrivals])
+        self._unsettled.update(self._deciding)
         self._receiving.deciding += 1
         self._new_routes = {route.route_id for route in routes}
         for route in routes:  # from now on as well for what others have stored without knowing what this group wants
@@ -240,6 +245,7 @@ class Arriving:
                     self._broker.router.remove(route_id)
                     self._sending.moved_back(arrival.source, route_id, value)
             self._end(arrivals)
+            self.settled([arrival.name for arrival in arrivals])
             for arrival in arrivals:
                 self._drop(arrival)
             on_done(token, result)
@@ -263,7 +269,8 @@ class Arriving:
 
         def told(token: Any, result: Any) -> None:
             if isinstance(result, GantryError) and result.code is not ErrorCode.STORE_FAILED:
-                wheel = self._broker.wheel  # a full disk gets the rows again by itself; until then nobody gets a new lease
+                # a full disk gets the rows again by itself; until then nobody gets a new lease
+                wheel = self._broker.wheel
                 wheel.call_at(wheel.now_ms() + RETRY_MS, lambda now_ms: self._broker.when_stored(token, told))
             elif isinstance(result, GantryError):
                 on_done(token, result)
@@ -281,6 +288,10 @@ class Arriving:
             self._arrivals.pop(arrival.name, None)
             self._deciding.discard(arrival.name)
         self._answer()
+
+    def settled(self, names: Sequence[int]) -> None:
+        """Their source has deleted what it had, or they did not come."""
+        self._unsettled.difference_update(names)
 
     # Who asks.
 

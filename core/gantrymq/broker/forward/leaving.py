@@ -211,7 +211,10 @@ class Leaving:
             self._broker.put_rows(rows)
 
     def gone(self, lights: Sequence[int], move: str, token: Any, on_done: Done) -> None:
-        """They have come where they went: what is left of them here goes, with what entered since."""
+        """They have come where they went: what is left of them here goes, with what entered since. Raises NOT_OWNER where one was frozen by an earlier
+        start: this one asks what became of it."""
+        if any(light in self.frozen for light in lights) and self._of(lights, move) != list(lights):
+            raise GantryError(ErrorCode.NOT_OWNER, "the queues were frozen by another attempt, or start")
         tables = self._broker.tables
         for light in self._of(lights, move):
             leave = self.frozen.pop(light)

@@ -137,7 +137,9 @@ class Mover:
             raise GantryError(error.code, f"from broker group {source}: {error.text or error.code.name}") from None
         finally:
             self._go_on(ports)
-        yield partial(_quietly, partial(port.end_freeze, lights, move, True))
+        (result,) = yield partial(_as_answer, partial(port.end_freeze, lights, move, True))
+        if not isinstance(result, GantryError):
+            self._broker.arriving.settled([name for _, name in queues])
 
     def _decide(self, arrivals: Sequence[Arrival], described: Sequence[Described]) -> Steps:
         (result,) = yield partial(_as_answer, partial(self._broker.arriving.decide, arrivals, described))

@@ -152,7 +152,7 @@ class OwnedQueues:
             if light in group.lights:
                 yield partial(group.port.put, LIGHTS_TABLE, [(str(light), None)])
             for other in self._cluster.ready_groups():
-                if light in other.moved:
+                if other is not group and light in other.moved:  # it sees to its own row by itself
                     other.port.put(MOVED_TABLE, [(str(light), None)], None, lambda token, result: None)
 
         run(steps(), partial(deleted, token))

@@ -350,3 +350,66 @@ def test_a_group_that_takes_queues_holds_its_own_publishers_a_second_at_most():
     assert code_of(answers[0]) is ErrorCode.BUSY
     assert site.bodies("b", cursor) == [b"1"]
     nothing_is_left(site)
+
+
+@pytest.mark.parametrize("when", ["away", "killed"])
+def test_a_queue_that_was_deleted_where_it_came_is_not_taken_back(when: str):
+    site = ForwardSite("a", "b", "c")
+    light, _ = site.queue("b", "a", "r1")
+    site.publish("b", b"1")
+    site.nodes["b"].broker.leaving.gone = lambda *arguments: None  # type: ignore[method-assign]
+    site.begun("c", "take_queues", "b", [(light, NAME)])
+    site.wait(200)
+    files = site.kill("b") if when == "killed" else None
+    if files is None:
+        site.cut("b", "c")
+        del site.nodes["b"].broker.leaving.gone
+    assert site.ask("c", "delete_light", light_of(site, "c")) is None
+    site.wait(5_000)
+    if files is not None:
+        site.start("b", files)
+    else:
+        site.mend("b", "c")
+    site.wait(5_000)
+    assert str(light) not in site.nodes["b"].broker.tables.rows("light")
+    assert not site.nodes["b"].broker.tables.rows("route")
+    nothing_is_left(site)
+
+
+def test_a_queue_that_has_come_and_gone_leaves_nothing_where_it_was_last():
+    site = ForwardSite("a", "b")
+    light, _ = site.queue("b", "a", "r1")
+    assert move(site, "b", "a", light) is None
+    assert site.ask("a", "delete_light", light_of(site, "a")) is None
+    site.wait(100)
+    assert not site.nodes["a"].broker.tables.rows(MOVED_TABLE)
+    nothing_is_left(site)
+
+
+def test_a_full_disk_behind_the_decision_only_delays_it():
+    site = ForwardSite("a", "b", "c")
+    light, _ = site.queue("b", "a", "r1")
+    site.publish("b", b"1")
+    site.unflushed.add("c")
+    answers = site.begun("c", "take_queues", "b", [(light, NAME)])
+    while not light_of(site, "c"):
+        site.wait(50)
+    store = site.nodes["c"].broker.store
+    append = store.append
+
+    def full(*arguments: Any) -> int:
+        raise GantryError(ErrorCode.STORE_FULL, "full")
+
+    store.append = full  # type: ignore[method-assign]
+    site.unflushed.clear()
+    site.wait(2_500)
+    assert not answers
+    assert light in site.nodes["b"].broker.leaving.frozen, "others do not know yet where it is"
+    store.append = append  # type: ignore[method-assign]
+    site.wait(5_000)
+    assert answers == [None]
+    for name in ("a", "b", "c"):
+        site.publish(name, name.encode())
+        site.wait(200)
+    assert site.bodies("c", cursor_of(site, "c")) == [b"1", b"a", b"b", b"c"]
+    nothing_is_left(site)
