@@ -30,11 +30,14 @@ def family_of(name: str, key: str) -> str:
 class _Table:
     """`places`: index of the group that holds each row (as many rows as one broker's table may have in each group)."""
 
-    __slots__ = ("listeners", "name", "places", "readings", "watchers")
+    __slots__ = ("_on_gone", "leaving", "listeners", "name", "places", "readings", "watchers")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, on_gone: Callable[[_Table, int, str], None]) -> None:
         self.name = name
+        self._on_gone = on_gone
         self.places: dict[str, int] = {}
+        self.leaving: dict[str, int] = {}
+        """Rows that their group has no more: perhaps another one has them, and has not been heard yet."""
         self.watchers: list[Watcher] = []
         self.listeners: dict[int, Watcher] = {}
         """By group: what was handed to its port."""
@@ -44,11 +47,20 @@ class _Table:
     def changed(self, index: int, key: str, value: bytes | None) -> None:
         """A row changed at a group."""
         if value is not None:
+            self.leaving.pop(key, None)
             self.places[key] = index
-        elif self.places.get(key) == index:
+            self._tell(key, value)
+        elif self.places.get(key) == index:  # else it lies elsewhere now
+            self._on_gone(self, index, key)
+
+    def gone(self, index: int, key: str, number: int) -> None:
+        """A row did not go to another group, unless it was heard of since `number` was given to its leaving."""
+        if self.leaving.get(key) == number and self.places.get(key) == index:
+            del self.leaving[key]
             del self.places[key]
-        else:
-            return  # it lies elsewhere now
+            self._tell(key, None)
+
+    def _tell(self, key: str, value: bytes | None) -> None:
         for reading in self.readings:
             reading[key] = value
         for watcher in list(self.watchers):
@@ -61,16 +73,19 @@ class ClusterTables:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._tables: dict[str, _Table] = {}
+        self._leaving: list[tuple[_Table, int, str, int]] = []
+        """Rows that are asked about at the end of this turn."""
         self._dropped: set[int] = set()
         """Indexes of groups that were forgotten."""
 
     def forget(self) -> None:
         """Every group is gone."""
         self._tables.clear()
+        self._leaving.clear()
 
     def watch(self, name: str, on_change: Watcher | None, token: Any, on_done: Done) -> None:
         """As TablePort.watch_table."""
-        table = self._tables.setdefault(name, _Table(name))
+        table = self._tables.setdefault(name, _Table(name, self._is_gone))
         found: dict[int, dict[str, bytes]] = {}
         answered = False
         changes: dict[str, bytes | None] = {}
@@ -105,6 +120,26 @@ class ClusterTables:
             on_done(token, merged)
 
         Everywhere(self._cluster, at, gathered)
+
+    def _is_gone(self, table: _Table, index: int, key: str) -> None:
+        """A row that moves is first there, then away here: what the others have said by their next answer decides."""
+        number = table.leaving[key] = self._cluster.number()
+        if len(self._cluster.groups) == 1:
+            table.gone(index, key, number)
+            return
+        if not self._leaving:
+            self._cluster.turn.at_deliver(self._ask_others)
+        self._leaving.append((table, index, key, number))
+
+    def _ask_others(self) -> None:
+        leaving, self._leaving = self._leaving, []
+
+        def heard(_results: list[Any]) -> None:
+            for table, index, key, number in leaving:
+                table.gone(index, key, number)
+
+        groups = [group for group in self._cluster.ready_groups() if not group.hangs]
+        Gathering([self._cluster.decisions.ask(group, partial(group.port.stats, [])) for group in groups], heard)
 
     @staticmethod
     def _listener(table: _Table, group: Group) -> Watcher:

@@ -94,3 +94,26 @@ def test_rows_of_a_group_that_is_gone_for_good_are_gone() -> None:
     assert put(b"3") is None
     assert seen[-1] == (key, b"3")
     assert [name for name in ("a", "c") if site.nodes[name].broker.tables.rows("t") == {key: b"3"}] != []
+
+
+def test_a_row_that_moves_is_not_taken_for_deleted_when_its_old_group_is_heard_first() -> None:
+    site = SlotSite("a", "b")
+    port = site.gateway()
+    seen: list[tuple[str, bytes | None]] = []
+    site.call(port, "watch_table", "mine", lambda key, value: seen.append((key, value)))
+    site.call(port, "put", "mine", [("k", b"1")])
+    table = port._tables._tables["mine"]
+    here = table.places["k"]
+    seen.clear()
+    table.changed(here, "k", None)
+    assert not seen
+    table.changed(1 - here, "k", b"1")
+    site.run()
+    assert seen == [("k", b"1")]
+    table.changed(1 - here, "k", None)
+    table.changed(1 - here, "k", b"2")
+    site.run()
+    assert seen[1:] == [("k", b"2")]
+    table.changed(1 - here, "k", None)
+    site.run()
+    assert seen[2:] == [("k", None)]
