@@ -1,7 +1,7 @@
 """Emptying a broker group that is to leave: rows of tables move to the owners of their slots.
 
-Every gateway process does it for the tables that it uses; rows are moved by comparing and changing, so several may. A row that changes
-on its way is moved again. Messages do not move: consumers take what is there.
+Every gateway process does it for the tables that it uses, one at a time for each table: who takes its lease. Two at once would each take what the other has
+moved for deleted. A row that changes on its way is moved again. Messages do not move: consumers take what is there.
 """
 
 from __future__ import annotations
@@ -10,10 +10,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.cluster.group import Group
+from gantrymq.model.errors import ErrorCode, GantryError
+from gantrymq.model.queue_policy import TABLE as POLICIES
+from gantrymq.model.queue_policy import policy_from
 from gantrymq.net.procedures.driver import Steps, run
 
 if TYPE_CHECKING:
     from gantrymq.cluster.group import Cluster
+    from gantrymq.cluster.leases import ClusterLeases
     from gantrymq.cluster.tables import ClusterTables
 
 ROWS_AT_ONCE: Final = 256
@@ -27,9 +31,10 @@ AGAIN_MS: Final = 1000
 class ClusterDrain:
     """See the module."""
 
-    def __init__(self, cluster: Cluster, tables: ClusterTables) -> None:
+    def __init__(self, cluster: Cluster, tables: ClusterTables, leases: ClusterLeases) -> None:
         self._cluster = cluster
         self._tables = tables
+        self._leases = leases
         self._busy = False
 
     def check(self) -> None:
@@ -58,12 +63,30 @@ class ClusterDrain:
             return
         for group in self._leaving():
             for table in self._tables.names():
-                yield from self._move_table(group, table)
+                yield from self._alone(group, table)
+
+    def _alone(self, group: Group, table: str) -> Steps:
+        name = f"drain/{group.name}/{table}"
+        try:
+            epoch: int = yield partial(self._leases.take, name, False, _lost)
+        except GantryError as error:
+            if error.code is ErrorCode.LEASE_HELD:  # another gateway is at it
+                return
+            raise
+        try:
+            yield from self._move_table(group, table)
+        finally:
+            self._leases.drop(name, epoch)
 
     def _move_table(self, group: Group, table: str) -> Steps:
+        # First: rows of queues go with their queues (broker/forward/arriving.py). Moved here as well, they would be taken for deleted.
+        policies: dict[str, bytes] = yield partial(group.port.watch_table, POLICIES, None)
+        queues = {policy_from(value).row for value in policies.values()}
         rows: dict[str, bytes] = yield partial(group.port.watch_table, table, None)
         batches: dict[int, list[tuple[str, bytes]]] = {}
         for key, value in rows.items():
+            if (table, key) in queues:
+                continue
             home = self._tables.home(table, key)
             if home is group:
                 return
@@ -92,3 +115,7 @@ class ClusterDrain:
         ]
         if undone:
             yield partial(home.port.put_if, table, undone)
+
+
+def _lost(_name: str) -> None:
+    """Whoever has the lease then finds what is left."""

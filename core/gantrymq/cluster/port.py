@@ -90,7 +90,7 @@ class ClusterPort:
         """By topic: group and queue behind each queue number shown to the doors; numbers stay while this process runs."""
         self._taps: dict[int, _Tap] = {}
         self._leases = ClusterLeases(self)
-        self._drain = ClusterDrain(self, self._tables)
+        self._drain = ClusterDrain(self, self._tables, self._leases)
         self._next = 0
         self._made = 0
         """Light queues made here: the groups take turns."""
