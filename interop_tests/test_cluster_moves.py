@@ -127,7 +127,7 @@ def test_a_broker_is_drained_and_another_one_comes_under_load(cluster: Cluster) 
     cluster.add_broker(3)
     until(lambda: are_shared(cluster, 3))
     said = gantry(cluster, "cluster", "rebalance")
-    assert "queues moved" in said, said
+    assert "slots moved" in said, said
     before = [len(publisher.confirmed) for publisher in publishers]
     until(lambda: all(len(each.confirmed) > count + 50 for each, count in zip(publishers, before, strict=True)))
     confirmed = {publisher.gateway: publisher.end() for publisher in publishers}
