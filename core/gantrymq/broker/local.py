@@ -640,8 +640,13 @@ class LocalBrokerPort:
     def freeze_lights(
         self, queues: Sequence[tuple[int, int]], target: str, move: str, token: Any, on_done: Done
     ) -> None:
-        """See `Leaving.freeze`."""
-        self._or_error(partial(self._broker.leaving.freeze, queues, target, move), token, on_done)
+        """See `Leaving.freeze`; BUSY while another move is decided."""
+
+        def freeze(token: Any, on_done: Done) -> None:
+            self._broker.holding.refuse_another()
+            self._broker.leaving.freeze(queues, target, move, token, on_done)
+
+        self._or_error(freeze, token, on_done)
 
     def end_freeze(self, lights: Sequence[int], move: str, gone: bool, token: Any, on_done: Done) -> None:
         """See `Leaving.gone` and `Leaving.thaw`."""

@@ -69,13 +69,17 @@ class Holding:
                 raise GantryError(ErrorCode.UNAVAILABLE, f"broker {self._name} has not heard from broker group {name}")
             if len(self._sending.queues_of(name)) > 1:
                 raise GantryError(ErrorCode.BUSY, f"broker {self._name} has records of an earlier start for {name}")
-        if target in self.targets:
-            raise GantryError(ErrorCode.BUSY, f"broker {self._name} holds records for queues on their way to {target}")
+        self.refuse_another()
         self._numbers += 1
         number = self.targets[target] = self._numbers
         self._wheel.call_at(self._wheel.now_ms() + HOLD_MS, lambda now_ms: self._too_long(target, number))
         self._asked.append(_Asked(number, source, target, token, on_done))
         self.check()
+
+    def refuse_another(self) -> None:
+        """Raise BUSY while records are held: nobody waits for two moves, and what waits may be a queue's own (its dead letters)."""
+        for target in self.targets:
+            raise GantryError(ErrorCode.BUSY, f"broker {self._name} holds records for queues on their way to {target}")
 
     def _too_long(self, target: str, number: int) -> None:
         if self.targets.get(target) == number:

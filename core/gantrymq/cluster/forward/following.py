@@ -126,7 +126,9 @@ class Following:
             return
         if isinstance(result, GantryError):
             if result.text != self._complaint:
-                log.warning("broker group %s: %s; trying again", self._name, result.text)
+                # A group that comes is known to the others a moment later.
+                level = logging.INFO if result.code is ErrorCode.NOT_OWNER else logging.WARNING
+                log.log(level, "broker group %s: %s; trying again", self._name, result.text)
             self._complaint = result.text
         self._later(AGAIN_MS, partial(self._begin, steps, attempt))
 

@@ -86,6 +86,8 @@ def test_one_who_knows_no_routes_cannot_hold(site: ForwardSite) -> None:
     assert code_of(site.ask("c", "hold_records", "z", "b")) is ErrorCode.UNAVAILABLE
     hold(site)
     assert code_of(hold(site)) is ErrorCode.BUSY
+    assert code_of(site.ask("c", "hold_records", "a", "c")) is ErrorCode.BUSY
+    assert code_of(site.ask("c", "freeze_lights", [(1, 1)], "a", "m")) is ErrorCode.BUSY
     site.cut("c", "a")
     site.wait(4_000)
     assert code_of(hold(site)) is ErrorCode.UNAVAILABLE
