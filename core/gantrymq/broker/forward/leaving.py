@@ -195,10 +195,13 @@ class Leaving:
             for cursor in self._broker.cursors.of_queue(f"~{light}"):
                 self._broker.cursors.fire(cursor)
 
-    def give_back(self, target: str) -> None:
-        """The cluster has forgotten that group: they stay here. It may have said already that they came, so their routes count as moved twice since."""
+    def give_back(self, queues: Sequence[tuple[int, Leave]]) -> None:
+        """They stay here, and where they went may have said already that they came, and have lost that with its disk, or be forgotten: so their routes
+        count as moved twice since."""
         rows: Rows = []
-        for light, leave in self.going_to(target):
+        for light, leave in queues:
+            if self.frozen.get(light) is not leave:
+                continue
             for route_id in leave.routes:
                 if (value := self._broker.tables.rows("route").get(route_id)) is not None:
                     route = route_from_bytes(route_id, value)

@@ -165,7 +165,7 @@ class Following:
                 if is_there:
                     leaving.gone([light], leave.move, None, lambda token, result: None)
                 else:
-                    leaving.thaw([light], leave.move)
+                    leaving.give_back([(light, leave)])
 
     # Its routes.
 

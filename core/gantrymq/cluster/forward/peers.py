@@ -27,7 +27,9 @@ class Peers:
         self._broker.sending.tell(self._met, self._forgotten)
         leaving = self._broker.leaving
         for name in {leave.target for leave in leaving.frozen.values()} - self._known.keys():
-            leaving.give_back(name)  # the last start heard that it is forgotten, and lost what it wrote then
+            leaving.give_back(
+                leaving.going_to(name)
+            )  # the last start heard that it is forgotten, and lost what it wrote then
 
     def _ports(self) -> dict[str, MovePort]:
         return {name: following.port for name, (following, _) in self._known.items()}
@@ -40,7 +42,7 @@ class Peers:
 
     def _forgotten(self, name: str) -> None:
         self._broker.receiving.forget(name)
-        self._broker.leaving.give_back(name)
+        self._broker.leaving.give_back(self._broker.leaving.going_to(name))
         following, close = self._known.pop(name)
         following.stop()
         close()

@@ -413,3 +413,24 @@ def test_a_full_disk_behind_the_decision_only_delays_it():
         site.wait(200)
     assert site.bodies("c", cursor_of(site, "c")) == [b"1", b"a", b"b", b"c"]
     nothing_is_left(site)
+
+
+def test_where_it_went_lost_its_disk_after_it_had_told_and_all_send_to_the_old_place_again(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    site = ForwardSite("a", "b", "c")
+    light, cursor = site.queue("b", "a", "r1")
+    disk = site.disk("c")
+    with monkeypatch.context() as patch:  # what tells the source is lost
+        leaving = site.nodes["b"].broker.leaving
+        patch.setattr(leaving, "gone", lambda lights, move, token, on_done: on_done(token, None))
+        assert move(site, "b", "c", light) is None
+    assert not site.nodes["b"].broker.router.number_of("r1"), "it leads elsewhere now"
+    site.kill("c")
+    site.start("c", disk)
+    site.wait(6_000)
+    for name in ("a", "b", "c"):
+        site.publish(name, name.encode())
+    site.wait(500)
+    assert sorted(site.bodies("b", cursor)) == [b"a", b"b", b"c"]
+    nothing_is_left(site)
