@@ -11,6 +11,7 @@ import pytest
 PLAIN_ONLY = {
     "cluster/forward/test_forward_histories.py::": "copies messages",
     "cluster/forward/test_moving_histories.py::": "copies messages",
+    "cluster/forward/test_moving.py::test_what_the_disk_does_not_take_stays": "replaces a method",
     "broker/test_port.py::": "a stand-in for the store",
     "broker/test_port_edges.py::": "a stand-in for the store",
     "broker/test_port_limits.py::": "a stand-in for the store",
