@@ -36,9 +36,7 @@ log = logging.getLogger(__name__)
 DECIDE_MS: Final = 500
 """From the first question to hold; half of what a group holds."""
 READ_BYTES: Final = 1 << 20
-REST_MAX: Final = 1_000
-"""Entries that are left for the freeze."""
-ROUNDS_MAX: Final = 1_000_000
+ROUNDS_MAX: Final = 100_000
 """Reads before the freeze: a queue that fills faster than it is copied is frozen all the same, and given up if that takes too long."""
 
 
@@ -111,7 +109,7 @@ class Mover:
             for light, name in queues:
                 arrivals.append((yield partial(self._broker.arriving.begin, name, source, light)))
             for arrival in arrivals:
-                yield from self._copy(port, arrival, REST_MAX)
+                yield from self._copy(port, arrival)
             frozen: list[bytes] = yield partial(port.freeze_lights, queues, self._own, move)
         except GantryError as error:
             self._broker.arriving.give_up(arrivals)
@@ -122,7 +120,7 @@ class Mover:
             described = [described_from(each) for each in frozen]
             yield from self._read_all(ports, source, arrivals)
             for arrival, each in zip(arrivals, described, strict=True):
-                yield from self._copy(port, arrival, 0)
+                yield from self._copy(port, arrival)
                 if arrival.following < each.end:
                     raise GantryError(ErrorCode.BUSY, f"queue ~{arrival.name} was not read to its end")
             if self._broker.clock.boot_ms() - asked_ms > DECIDE_MS:
@@ -149,13 +147,13 @@ class Mover:
                 raise result
             log.warning("queues have come here; not every broker group knows it yet: %s", result.text)
 
-    def _copy(self, port: MovePort, arrival: Arrival, rest: int) -> Steps:
-        """Up to about so many entries before the end."""
+    def _copy(self, port: MovePort, arrival: Arrival) -> Steps:
+        """Up to the end that it has now."""
         for _ in range(ROUNDS_MAX):
             found: Scanned = yield partial(port.read_light, arrival.source_light, arrival.following, READ_BYTES)
             yield partial(self._broker.arriving.copy, arrival, found.deliveries)
             arrival.following = found.following
-            if found.at_end or (rest and len(found.deliveries) < rest // 2):
+            if found.at_end:
                 return
 
     def _read_all(self, ports: dict[str, MovePort], source: str, arrivals: Sequence[Arrival]) -> Steps:

@@ -434,3 +434,24 @@ def test_where_it_went_lost_its_disk_after_it_had_told_and_all_send_to_the_old_p
     site.wait(500)
     assert sorted(site.bodies("b", cursor)) == [b"a", b"b", b"c"]
     nothing_is_left(site)
+
+
+def test_large_records_are_copied_ahead_and_not_left_for_the_freeze():
+    site = ForwardSite("a", "b")
+    light, _ = site.queue("b", "a", "r1")
+    for first in range(0, 1_200, 100):
+        site.publish("b", *[b"%d " % number + b"x" * 3_000 for number in range(first, first + 100)])
+    reads: list[bool] = []
+    port = site.nodes["b"].broker.leaving
+    read = port.read
+
+    def counted(*args: Any) -> Any:
+        found = read(*args)
+        reads.append(bool(port.frozen) and bool(found.deliveries))
+        return found
+
+    port.read = counted  # type: ignore[method-assign]
+    assert move(site, "b", "a", light) is None
+    assert len(reads) > 2
+    assert not any(reads), "something was left for the freeze"
+    assert len(site.bodies("a", cursor_of(site, "a"))) == 1_200
