@@ -25,6 +25,7 @@ from gantrymq.broker.tables.group_tables import (
 from gantrymq.broker.tables.slot_table import HEAD, SLOTS_TABLE
 from gantrymq.broker.topics import PERM_WRITE
 from gantrymq.cluster.names import split_light
+from gantrymq.cluster.slots.changes import Readable
 from gantrymq.model import names
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.procedures.driver import Steps
@@ -113,11 +114,11 @@ def learn(cluster: Cluster, group: Group) -> Steps:
             group.member = value is not None
 
     def slot(key: str, value: bytes | None) -> None:
-        if is_taken:
+        if is_taken and readable.rows([(key, value)]):
             group.has_slots = group.has_slots if key != HEAD else value is not None
             cluster.slots.learn(key, value)
 
-    is_taken = False
+    is_taken, readable = False, Readable(f"broker group {group.name}")
     group.topics.clear()
     group.inherited.clear()
     for table, watcher in (
@@ -129,6 +130,7 @@ def learn(cluster: Cluster, group: Group) -> Steps:
     ):
         rows: dict[str, bytes] = yield partial(group.port.watch_table, table, watcher)
         if table == SLOTS_TABLE:
+            rows = readable.known(rows)
             cluster.slots.refuse_another(group.name, rows)
             group.has_slots = HEAD in rows
             if group.has_slots:  # before anything is asked by it

@@ -20,6 +20,7 @@ HEAD: Final = "head"
 GROUP: Final = "group/"
 RANDOM_BITS: Final = 32
 VERSION_MAX: Final = (1 << 31) - 1
+_DIGITS_MAX: Final = len(str(SLOTS))
 
 RandomBits = Callable[[int], int]
 Items = list[tuple[str, bytes | None]]
@@ -63,6 +64,21 @@ def check_row(key: str, value: bytes) -> None:
     SlotTable().apply(key, value)
 
 
+def why_unreadable(key: str, value: bytes) -> str:
+    """What is wrong with a row; empty: nothing."""
+    try:
+        check_row(key, value)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def _natural(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is no number")
+    return value
+
+
 def _pack(**fields: object) -> bytes:
     return json.dumps(fields, separators=(",", ":")).encode()
 
@@ -92,13 +108,13 @@ class SlotTable:
         if key == HEAD:
             if row["format"] != FORMAT:
                 raise ValueError(f"the table of slots has format {row['format']}, this version reads {FORMAT}")
-            head = Head(int(row["version"]), str(row["keeper"]), str(row["life"]))
+            head = Head(_natural(row["version"]), str(row["keeper"]), str(row["life"]))
             if self.head is None or head.version >= self.head.version:
                 self.head = head
             return None
-        number, slot = int(key), Slot(str(row["owner"]), int(row["epoch"]))
-        if not 0 <= number < SLOTS:
-            raise ValueError(f"there is no slot {number}")
+        if not key.isascii() or not key.isdecimal() or len(key) > _DIGITS_MAX or int(key) >= SLOTS:
+            raise ValueError(f"there is no slot {key:.80}")
+        number, slot = int(key), Slot(str(row["owner"]), _natural(row["epoch"]))
         old = self.slots.get(number)
         if old is not None and old.epoch >= slot.epoch:
             return None

@@ -5,11 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gantrymq.broker.tables.slot_table import SLOTS_TABLE, SlotTable
+from gantrymq.broker.tables.slot_table import SLOTS_TABLE
+from gantrymq.cluster.slots.changes import Readable
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.procedures.driver import Steps, run
 
 if TYPE_CHECKING:
+    from gantrymq.broker.tables.slot_table import SlotTable
     from gantrymq.cli.mqtt.reach import Tables
     from gantrymq.cluster.group import Group
 
@@ -44,7 +46,8 @@ class Reached:
 
     async def table(self) -> SlotTable:
         """As the metadata group has it."""
-        return SlotTable(await self.reach.ask(self.at(self.keeper).port.watch_table, SLOTS_TABLE, None))
+        rows: dict[str, bytes] = await self.reach.ask(self.at(self.keeper).port.watch_table, SLOTS_TABLE, None)
+        return Readable(f"broker group {self.keeper}").table(rows)
 
     async def do(self, steps: Steps) -> Any:
         """A procedure, awaited."""

@@ -6,11 +6,12 @@ may answer for that slot once more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from gantrymq.broker.tables.slot_table import GROUP, HEAD, SLOTS_TABLE, Items, RandomBits, SlotTable
+from gantrymq.broker.tables.slot_table import GROUP, HEAD, SLOTS_TABLE, Items, RandomBits, SlotTable, why_unreadable
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.procedures.driver import Steps
 
@@ -20,10 +21,14 @@ if TYPE_CHECKING:
     from gantrymq.broker.port import Done
     from gantrymq.broker.tables.slots import Under
 
+log = logging.getLogger(__name__)
+
 TRIES: Final = 100
 """Each means that another change came between: a start of a group, or another move."""
 AT_ONCE: Final = 64
 """Slots that are stopped and given away in one go: names of them wait for two answers and a write."""
+TOLD_MAX: Final = 100
+"""Rows that cannot be read, of which the log tells."""
 
 
 class SlotPort(Protocol):
@@ -51,12 +56,40 @@ class Move(NamedTuple):
     target: str
 
 
-def change(keeper: SlotPort, decide: Callable[[SlotTable], Items]) -> Steps:
+class Readable:
+    """Rows of the table of slots that another group has sent: one that nobody can read is left out, and told once. `whose`: that group."""
+
+    def __init__(self, whose: str) -> None:
+        self._whose = whose
+        self._told: set[tuple[str, bytes | None]] = set()
+
+    def rows(self, rows: Iterable[tuple[str, bytes | None]]) -> Items:
+        """Those that can be read."""
+        return [row for row in rows if self._is_readable(*row)]
+
+    def _is_readable(self, key: str, value: bytes | None) -> bool:
+        why = why_unreadable(key, value) if value is not None else ""
+        if why and (key, value) not in self._told and len(self._told) < TOLD_MAX:
+            self._told.add((key, value))
+            log.error("%s: row %.80r of table %s is left out: %.200s", self._whose, key, SLOTS_TABLE, why)
+        return not why
+
+    def known(self, rows: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Of a whole table."""
+        return {key: value for key, value in rows.items() if self._is_readable(key, value)}
+
+    def table(self, rows: Mapping[str, bytes]) -> SlotTable:
+        """What they say."""
+        return SlotTable(self.known(rows))
+
+
+def change(keeper: SlotPort, decide: Callable[[SlotTable], Items], readable: Readable | None = None) -> Steps:
     """`decide(table)`: the rows to write, with the next head; none: nothing is to be done. Returns the table as it was read before the
     change."""
+    readable = readable or Readable("the metadata group")
     for _ in range(TRIES):
         rows: dict[str, bytes] = yield partial(keeper.watch_table, SLOTS_TABLE, None)
-        table = SlotTable(rows)
+        table = readable.table(rows)
         items = decide(table)
         if not items:
             return table

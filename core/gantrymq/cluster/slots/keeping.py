@@ -26,7 +26,7 @@ from gantrymq.broker.tables.slot_table import (
     head_row,
     slot_row,
 )
-from gantrymq.cluster.slots.changes import TRIES, SlotPort, change, move
+from gantrymq.cluster.slots.changes import TRIES, Readable, SlotPort, change, move
 from gantrymq.cluster.slots.founding import Said, Survey, foundation, nobody
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.procedures.driver import Steps, pause, run
@@ -69,6 +69,7 @@ class SlotKeeper:
         self._random_bits = random_bits
         self._share_after_ms = share_after_ms
         self._survey = survey
+        self._readable = Readable(f"broker group {broker.config.metadata_group}")
         self._on_tried: Callable[[], None] = lambda: None
         self._attempt = 0
         self._is_new = False
@@ -140,7 +141,7 @@ class SlotKeeper:
         def heard(key: str, value: bytes | None) -> None:
             if attempt != self._attempt:
                 return
-            self._copy([(key, value)])
+            self._copy(self._readable.rows([(key, value)]))
             head = slots.table.head
             if (
                 key == HEAD and head is not None and head.life != self._met
@@ -173,10 +174,10 @@ class SlotKeeper:
             return [head_row(head), group_row(slots.name, seen), *rows]
 
         forgotten: list[str] = []
-        yield from change(metadata, decide)
+        yield from change(metadata, decide, self._readable)
         rows: dict[str, bytes] = yield partial(metadata.watch_table, SLOTS_TABLE, heard)
         gone = [(key, None) for key in forgotten if key not in rows and key != GROUP + slots.name]
-        self._copy([*rows.items(), *gone])
+        self._copy([*self._readable.known(rows).items(), *gone])
         # Behind the copy: what this group knows is what it answers by.
         yield self._broker.when_stored
         slots.known = True
@@ -197,7 +198,7 @@ class SlotKeeper:
                 f"broker group {slots.name} was forgotten (gantry cluster forget): it gets no slots; start it with an empty directory",
             )
 
-    def _copy(self, rows: list[tuple[str, bytes | None]]) -> None:
+    def _copy(self, rows: Items) -> None:
         """Rows of the metadata group, heeded at once, and written into this group's table. Its own start there it keeps: see above."""
         own = GROUP + self._slots.name
         if (own, None) in rows:
@@ -217,7 +218,7 @@ class SlotKeeper:
         before: dict[int, Slot] = {}
         for _ in range(TRIES):
             rows: dict[str, bytes] = yield partial(metadata.watch_table, SLOTS_TABLE, None)
-            table = SlotTable(rows)
+            table = self._readable.table(rows)
             if table.slots == before:
                 return
             before = table.slots
@@ -247,7 +248,7 @@ class SlotKeeper:
         name = self._slots.name
 
         def decide(table: SlotTable) -> Items:
-            left = {number: name for number, epoch in stopped.items() if table.slots[number] == (name, epoch)}
+            left = {number: name for number, epoch in stopped.items() if table.slots.get(number) == (name, epoch)}
             return table.gives(left, self._random_bits) if left else []
 
-        yield from change(self._keeper, decide)
+        yield from change(self._keeper, decide, self._readable)

@@ -219,3 +219,44 @@ def play(seed: int, kinds: list[str]) -> None:
     site.wait(3 * STOPPED_MS)
     check()
     assert sum(site.owners().values()) == SLOTS, [node.broker.slots.why_silent() for node in site.nodes.values()]
+
+
+UNREADABLE = {
+    "no JSON": ("7", b"{owner"), "other digits": ("\u0667", b'{"owner":"b","epoch":1}'), "no such slot": ("1024", b'{"owner":"b","epoch":1}'),
+    "underscored": ("1_0", b'{"owner":"b","epoch":1}'), "no number": ("7", b'{"owner":"b","epoch":"9"}'), "no table": ("7", b"[]"),
+    "deep": ("7", b"[" * 100_000), "a group": ("group/c", b'{"life":"x"}'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", UNREADABLE)
+@pytest.mark.parametrize("late", [False, True])
+def test_a_row_that_nobody_can_read_is_told_once_and_left_out(
+    kind: str, late: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    key, value = UNREADABLE[kind]
+    site = SlotSite("a", "b")
+    disk = None if late else site.kill("b")
+    site.nodes["a"].broker.put(SLOTS_TABLE, [(key, value)], None, None)
+    site.run()
+    if disk is not None:
+        site.start("b", disk)
+    site.wait(2000)
+    assert site.owners() == {"a": 512, "b": 512}, "it hurts nothing else"
+    told = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    assert len(told) == len(set(told)), told
+    assert told
+    assert told[0].startswith(f"broker group a: row {key!r} of table cluster_slot is left out: ")
+    assert value not in site.nodes["b"].broker.tables.rows(SLOTS_TABLE).values()
+
+
+def test_the_rest_is_changed_under_an_unreadable_row() -> None:
+    site = SlotSite("a", "b")
+    site.nodes["a"].broker.put(SLOTS_TABLE, [("9999", b"")], None, None)
+    site.run()
+    slots = site.table("b").owned_by("b")[:3]
+    keeper, port = Line(site.nodes["a"]), Line(site.nodes["b"])
+    went = site.do(
+        changes.move(keeper, port, site.table("b"), dict.fromkeys(slots, "a"), site.random.getrandbits, False)  # type: ignore[arg-type]
+    )
+    assert went == slots
+    assert site.owners() == {"a": 515, "b": 509}
