@@ -157,8 +157,9 @@ def _busiest(broker: Broker, name: str) -> Generator[Cold | None, None, list[tup
     return nlargest(ROWS_MAX, [*best, *part])
 
 
-def _backlog(broker: Broker) -> Generator[Cold | None, None, dict[str, int]]:
-    """How many entries are still to be delivered or acknowledged: of sessions, queues, pops, delays, timers and half messages."""
+def _backlog(broker: Broker) -> Generator[Cold | None, None, dict[str, Any]]:
+    """How many entries are still to be delivered or acknowledged: of sessions, queues, pops, delays, timers and half messages; and how many rows are
+    for gateways to move, by table as well."""
     ready = unacked = 0
     for number, cursor_id in enumerate(broker.cursors.ids()):
         if number % CURSORS_PER_STEP == CURSORS_PER_STEP - 1:
@@ -170,5 +171,5 @@ def _backlog(broker: Broker) -> Generator[Cold | None, None, dict[str, int]]:
         info = broker.cursors.info(cursor)
         ready += info.ready
         unacked += info.unacked
-    rows = broker.tables.rows_besides(OWN_TABLES | GROUP_TABLES)
-    return {"ready": ready, "unacked": unacked, "rows": rows}
+    tables = broker.tables.rows_besides(OWN_TABLES | GROUP_TABLES)
+    return {"ready": ready, "unacked": unacked, "rows": sum(tables.values()), "tables": tables}

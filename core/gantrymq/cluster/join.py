@@ -6,8 +6,9 @@ Several groups need a table of slots (docs/decisions/0013): without it nothing t
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gantrymq.broker.tables.forward_table import TABLE as FORWARD_TABLE
 from gantrymq.broker.tables.forward_table import door_queues
@@ -32,6 +33,17 @@ from gantrymq.net.procedures.driver import Steps
 
 if TYPE_CHECKING:
     from gantrymq.cluster.group import Cluster, Group
+
+NOT_USED: Final = "broker group %s is not used yet: %s"
+"""What the log says of a group and why."""
+_REMEDY: Final = ": give all brokers the same broker.metadata_group (docs/operations/cluster.md)"
+
+
+def reasons(complaints: Iterable[str]) -> str:
+    """Why groups are not used, in one text: what is to be done stands in it once."""
+    said = list(dict.fromkeys(complaints))
+    parts = [text.removesuffix(_REMEDY) for text in said]
+    return "; ".join(parts) + (_REMEDY if any(text.endswith(_REMEDY) for text in said) else "")
 
 
 def join(cluster: Cluster, group: Group) -> Steps:
@@ -75,7 +87,7 @@ def _refuse_without_slots(cluster: Cluster, group: Group) -> None:
     if why:
         raise GantryError(
             ErrorCode.UNAVAILABLE,
-            f"broker group {group.name} {why}: give all brokers the same broker.metadata_group (docs/operations/cluster.md)",
+            f"broker group {group.name} {why}{_REMEDY}",
         )
 
 

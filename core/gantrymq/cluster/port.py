@@ -163,7 +163,7 @@ class ClusterPort:
         self.joining.remove(group)
         if isinstance(result, GantryError):
             if result.text != group.complaint:
-                log.warning("broker group %s is not used yet: %s", group.name, result.text)
+                log.warning(cluster_join.NOT_USED, group.name, result.text)
             group.complaint = result.text
             wait_ms = JOIN_RETRY_MS[min(group.failures, len(JOIN_RETRY_MS) - 1)]
             group.failures += 1
@@ -229,10 +229,8 @@ class ClusterPort:
 
     def why(self) -> str:
         """Why groups that are connected are not in use; empty where nothing is known."""
-        return "; ".join(
-            dict.fromkeys(
-                [group.complaint for group in self.groups if group.complaint and group.port.up and not group.ready]
-            )
+        return cluster_join.reasons(
+            [group.complaint for group in self.groups if group.complaint and group.port.up and not group.ready]
         )
 
     def _named(self, name: str) -> Group:

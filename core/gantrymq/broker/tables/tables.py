@@ -230,9 +230,9 @@ class Tables:
             return chain(([key for key, _ in page] for page in rows.pages()), keys.walk())
         return keys.walk()
 
-    def rows_besides(self, tables: Collection[str]) -> int:
-        """Rows of all tables but these."""
-        return sum([len(rows) for name, rows in self._tables.items() if name not in tables])
+    def rows_besides(self, tables: Collection[str]) -> dict[str, int]:
+        """How many rows each table but these has, if it has any."""
+        return {name: len(rows) for name, rows in sorted(self._tables.items()) if rows and name not in tables}
 
     def expect(self, rows: Sequence[Row]) -> None:
         """Rows were handed over to be written."""

@@ -43,6 +43,8 @@ Name = Annotated[str, typer.Argument(metavar="BROKER", autocompletion=completion
 UNFOLDED: Final = 1000
 """Columns in which a table is measured: as many as it could want."""
 
+ROWS: Final = "rows of tables for gateways to move"
+"""Of definitions and sessions; none of them is a queue with its messages."""
 DRAIN_CHECK_S: Final = 1.0
 """Between two looks while a broker drains: offsets are committed every few seconds."""
 
@@ -293,9 +295,14 @@ def left_of(row: dict[str, Any]) -> dict[str, int]:
     backlog, waiting = row.get("backlog", {}), row.get("waiting", {})
     return {
         "not consumed by groups": row.get("lag", 0), "ready in queues and sessions": backlog.get("ready", 0),
-        "unacknowledged": backlog.get("unacked", 0), "sessions and definitions for gateways to move": backlog.get("rows", 0),
+        "unacknowledged": backlog.get("unacked", 0), f"{ROWS}{_tables(backlog.get('tables', {}))}": backlog.get("rows", 0),
         "delayed": waiting.get("delays", 0), "timed": waiting.get("timers", 0), "undecided": waiting.get("halves", 0),
     }  # fmt: skip
+
+
+def _tables(counts: dict[str, int]) -> str:
+    """Which rows: a queue that has moved may have left its definition."""
+    return f" ({', '.join([f'{name} {number(count)}' for name, count in counts.items()])})" if counts else ""
 
 
 def left_text(left: dict[str, int]) -> str:

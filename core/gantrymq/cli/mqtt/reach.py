@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
@@ -19,6 +20,8 @@ from gantrymq.broker.port import BrokerPort
 from gantrymq.client.connecting.routes import NO_NAMESERVER
 from gantrymq.client.connecting.signing import TLS_VARIABLE
 from gantrymq.clock import SystemClock
+from gantrymq.cluster import port as cluster_port
+from gantrymq.cluster.join import NOT_USED
 from gantrymq.cluster.wire.dial import Members
 from gantrymq.config import ENVIRONMENT_PREFIX, Settings, parse_nameservers
 from gantrymq.launch.checks import cluster_key_of
@@ -28,6 +31,12 @@ from gantrymq.net.tls.contexts import Outgoing, TlsConfig, TlsError, outgoing_of
 from gantrymq.net.turn import LoopTurn
 from gantrymq.net.wheel import TimerWheel
 from gantrymq.services import ServiceContext
+
+if TYPE_CHECKING:
+    from gantrymq.cluster.port import ClusterPort
+
+log = logging.getLogger(__name__)
+port_log = logging.getLogger(cluster_port.__name__)
 
 BEGIN_S: Final = 3.0
 """For nameservers and brokers to answer, as everywhere in the command line."""
@@ -95,6 +104,7 @@ async def tables(nameserver: str) -> AsyncIterator[Tables]:
 
         context = ServiceContext(None, {}, "", Path(), clock, turn, wheel, nameservers, _listen, spawn, shared=shared)
         members = Members(nameservers, context, f"cli-{time.time_ns():x}")
+        port_log.addFilter(_is_no_complaint)
         try:
             try:
                 with anyio.fail_after(BEGIN_S):
@@ -106,11 +116,29 @@ async def tables(nameserver: str) -> AsyncIterator[Tables]:
                     ) from None
                 text = f"no nameserver or no broker answers: {nameserver} (tried for {BEGIN_S:g} s){NO_NAMESERVER}"
                 raise GantryError(ErrorCode.UNAVAILABLE, text) from None
-            yield Tables(members.port)
+            try:
+                yield Tables(members.port)
+            except GantryError as error:
+                _tell(members.port, error.text)
+                raise
+            _tell(members.port, "")
         finally:
+            port_log.removeFilter(_is_no_complaint)
             members.port.close()
             wheel.close()
             tasks.cancel_scope.cancel()
+
+
+def _is_no_complaint(record: logging.LogRecord) -> bool:
+    """A command says by itself which brokers it does not use, once."""
+    return record.msg != NOT_USED
+
+
+def _tell(port: ClusterPort, said: str) -> None:
+    """Which brokers were not used, where the failure `said` does not explain it."""
+    why = port.why()
+    if why and "broker.metadata_group" not in said:
+        log.warning("not every broker was asked: %s", why)
 
 
 def _listen(factory: object, host: str, port: int) -> None:

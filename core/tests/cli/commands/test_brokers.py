@@ -10,6 +10,8 @@ from rich.console import Console
 
 from gantrymq.cli import screen
 from gantrymq.cli.commands import brokers
+from gantrymq.cli.mqtt import reach
+from gantrymq.cluster.join import _REMEDY, NOT_USED, reasons
 
 ROWS = [("DefaultCluster", "broker-a", "0", "127.0.0.1:10911", "ok", "1,200", "59", "422.3 KiB", "208")]
 
@@ -53,3 +55,42 @@ def test_what_a_broker_waits_for_is_said() -> None:
     assert captured.get().strip() == "broker b has not reached [its] metadata group a"
     assert brokers._figures(waits, {})["silent"] == "broker b has not reached [its] metadata group a"
     assert brokers._figures(without, {})["silent"] == ""
+
+
+def test_what_a_drain_waits_for_names_the_tables() -> None:
+    left = brokers.left_of(
+        {"backlog": {"ready": 3, "unacked": 0, "rows": 7, "tables": {"amqp_queue": 2, "mqtt_session": 5}}}
+    )
+    assert sum(left.values()) == 10
+    assert brokers.left_text(left) == (
+        "3 ready in queues and sessions, 7 rows of tables for gateways to move (amqp_queue 2, mqtt_session 5)"
+    )
+    assert brokers.left_text(brokers.left_of({"backlog": {"rows": 0, "tables": {}}})) == "nothing is left"
+
+
+class Unused:
+    """A port of which brokers are not in use."""
+
+    def why(self) -> str:
+        return reasons(
+            [
+                f"broker group {one} has no table of slots, nor has {other}, which is in use{_REMEDY}"
+                for one, other in ("ab", "bc")
+            ]
+        )
+
+
+def test_brokers_that_are_not_used_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    port: Any = Unused()
+    reach._tell(port, "no broker group is in use: give all brokers the same broker.metadata_group")
+    assert not caplog.records
+    reach._tell(port, "queue q does not exist")
+    assert caplog.text.count("give all brokers the same broker.metadata_group") == 1
+    assert "group a has" in caplog.text
+    assert "group b has" in caplog.text
+    reach.port_log.addFilter(reach._is_no_complaint)
+    try:
+        reach.port_log.warning(NOT_USED, "a", "why")
+    finally:
+        reach.port_log.removeFilter(reach._is_no_complaint)
+    assert "not used yet" not in caplog.text
