@@ -641,7 +641,7 @@ class FakePort:
         self._answer(on_done, token, [None] * len(cursors))
 
     def catch_up(self, cursor: int, token: object, on_done: Done) -> None:
-        on_done(token, None)
+        on_done(token, False)
 
     def purge(self, cursor: int, token: object, on_done: Done) -> None:
         if self._failed("purge", token, on_done):

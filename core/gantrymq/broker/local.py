@@ -472,7 +472,7 @@ class LocalBrokerPort:
         self._read(find, partial(on_done, token), token, on_done)
 
     def catch_up(self, cursor: int, token: Any, on_done: Done) -> None:
-        on_done(token, None)
+        on_done(token, False)
 
     def purge(self, cursor: int, token: Any, on_done: Done) -> None:
         found = self._broker.cursors.awake(cursor)

@@ -306,8 +306,8 @@ class QueuePort(Protocol):
         """Of at most `DETAILS_MAX` cursors. Result: list[CursorDetails | None]."""
 
     def catch_up(self, cursor: int, token: object, on_done: Done) -> None:
-        """Before one reads what one has published: result None, when the cursor's queue has all that it gets of what this port was answered for,
-        at whatever broker group; after half a second in any case."""
+        """Before one reads: answered when the cursor's queue has all that it gets of what anybody was answered for so far, at whatever broker group;
+        after half a second in any case. Result: whether anything may have come meanwhile."""
 
     def purge(self, cursor: int, token: object, on_done: Done) -> None:
         """Drop every ready entry (not the leased ones). Result: their number."""

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from gantrymq.broker.port import Done
     from gantrymq.broker.tables.slots import Under
     from gantrymq.cluster.slots.view import SlotView
-    from gantrymq.model.message import Message
     from gantrymq.net.api import Wheel
     from gantrymq.services import Turn
 
@@ -91,7 +90,6 @@ class Group:
         "port",
         "ready",
         "registered",
-        "sent",
         "settled",
         "tap_handles",
         "topics",
@@ -133,15 +131,8 @@ class Group:
         """Its own ids of light queues that it has under the id of another group, which made them."""
         self.moved: dict[int, int] = {}
         """Light queues of the cluster that have moved: its own id of them, 0 where they have gone on."""
-        self.sent = 0
-        """Batches that were submitted there."""
         self.tap_handles: dict[int, int] = {}
         """Its handle of each of our taps."""
-
-    def submit(self, batch: Sequence[Message], token: Any, on_done: Done, sender: object, **whole: Any) -> None:
-        """As LogPort.submit."""
-        self.sent += 1
-        self.port.submit(batch, token, on_done, sender, **whole)
 
     def later(self, call: Callable[[Group], Steps]) -> None:
         """Done when it has everything else, before it is used."""

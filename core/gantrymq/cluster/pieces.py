@@ -43,7 +43,7 @@ def submit_pieces(pieces: Sequence[Piece], batch: Sequence[Message], sender: obj
 
     def send(piece: Piece, token: Any, done: Done) -> None:
         messages = [batch[place] for place in piece.places]
-        piece.group.submit(messages, token, done, sender, settle=piece.settle or ONE_PIECE, rows=piece.rows)
+        piece.group.port.submit(messages, token, done, sender, settle=piece.settle or ONE_PIECE, rows=piece.rows)
 
     def stored(answers: list[Any]) -> None:
         for piece, answer in zip(first, answers, strict=True):

@@ -276,7 +276,7 @@ class ClusterPort:
             return
         ready = self._ready
         if len(ready) == 1 and not ready[0].draining:
-            ready[0].submit(batch, token, on_done, sender)
+            ready[0].port.submit(batch, token, on_done, sender)
             return
         if not ready:
             on_done(token, [ErrorCode.UNAVAILABLE] * len(batch))
@@ -285,12 +285,12 @@ class ClusterPort:
         for index, message in enumerate(batch):
             parts.setdefault(self._group_for(message.topic).index, []).append(index)
         if len(parts) == 1:
-            self.groups[next(iter(parts))].submit(batch, token, on_done, sender)
+            self.groups[next(iter(parts))].port.submit(batch, token, on_done, sender)
             return
         results: list[Any] = [None] * len(batch)
 
         def send(group: Group, places: list[int], token: Any, done: Done) -> None:
-            group.submit([batch[place] for place in places], token, done, sender)
+            group.port.submit([batch[place] for place in places], token, done, sender)
 
         def gathered(answers: list[Any]) -> None:
             for places, answer in zip(parts.values(), answers, strict=True):

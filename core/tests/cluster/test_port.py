@@ -416,7 +416,7 @@ def test_purge_and_deletion_of_what_came_from_every_group() -> None:
     port = site.gateway()
     light, cursor = queue(site, port)
     publish(site, port, 10, 20)
-    assert site.call(port, "catch_up", cursor) is None
+    assert site.call(port, "catch_up", cursor) is True
     assert site.call(port, "purge", cursor) == 20
     assert site.call(port, "delete_cursor", cursor) is None
     assert site.call(port, "delete_light", light) is None

@@ -491,7 +491,7 @@ class RemoteBrokerPort:
         self._call(GatewayCode.DETAILS, [list(cursors[:DETAILS_MAX])], token, on_done, _details)
 
     def catch_up(self, cursor: int, token: Any, on_done: Done) -> None:
-        on_done(token, None)
+        on_done(token, False)
 
     def purge(self, cursor: int, token: Any, on_done: Done) -> None:
         self._call(GatewayCode.PURGE, [cursor], token, on_done)

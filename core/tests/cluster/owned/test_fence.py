@@ -1,4 +1,4 @@
-"""A read at one group waits for what the same gateway process has published at another."""
+"""A read at one group waits for what was confirmed at another, by whatever gateway process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import Any
 
 from gantrymq.broker.forward.receiving import AWAIT_MS
 from gantrymq.broker.port import END, Route
+from gantrymq.cluster.owned.fence import LATE_MS
 from gantrymq.cluster.port import ClusterPort
+from gantrymq.model.errors import ErrorCode
 from tests.cluster.forward.forward_site import ForwardSite
 from tests.cluster.site import message
 
@@ -21,6 +23,14 @@ def steps(site: ForwardSite, port: ClusterPort, method: str, *args: Any) -> Any:
             return box[0]
         site.wait(50)
     raise AssertionError(method)
+
+
+def at_once(port: ClusterPort, cursor: int) -> bool:
+    """What `catch_up` answers without asking anybody."""
+    box: list[bool] = []
+    port.catch_up(cursor, None, lambda _, result: box.append(result))
+    (answer,) = box
+    return answer
 
 
 def queue(site: ForwardSite, port: ClusterPort) -> int:
@@ -47,7 +57,20 @@ def test_what_was_published_is_there() -> None:
     cursor = queue(site, port)
     for number in range(5):
         steps(site, port, "submit", [message("t", b"%d" % number)])
-        assert steps(site, port, "catch_up", cursor) is None
+        assert steps(site, port, "catch_up", cursor) is True
+        (info,) = steps(site, port, "stats", [cursor])
+        assert info.ready == number + 1
+
+
+def test_what_another_gateway_published_is_there() -> None:
+    site = ForwardSite("a", "b")
+    port = site.gateway()
+    cursor = queue(site, port)
+    other = site.gateway()
+    for number in range(5):
+        (result,) = steps(site, other, "submit", [message("t", b"%d" % number)])
+        assert not isinstance(result, ErrorCode)
+        assert steps(site, port, "catch_up", cursor) is True
         (info,) = steps(site, port, "stats", [cursor])
         assert info.ready == number + 1
 
@@ -59,21 +82,23 @@ def test_it_waits_half_a_second_for_a_group_that_takes_nothing() -> None:
     site.cut("a", "b")
     steps(site, port, "submit", [message("t", b"late")])
     began_ms = site.wheel.now_ms()
-    assert steps(site, port, "catch_up", cursor) is None
+    assert steps(site, port, "catch_up", cursor) is True
     assert AWAIT_MS <= site.wheel.now_ms() - began_ms <= AWAIT_MS + 200
     (info,) = steps(site, port, "stats", [cursor])
     assert info.ready == 0
+    assert at_once(port, cursor) is False, "it waited once for nothing"
     site.mend("a", "b")
-    assert steps(site, port, "catch_up", cursor) is None
+    site.wait(LATE_MS)
+    assert steps(site, port, "catch_up", cursor) is True
     (info,) = steps(site, port, "stats", [cursor])
     assert info.ready == 1
 
 
-def test_it_costs_nothing_where_nothing_was_published() -> None:
-    site = ForwardSite("a", "b")
+def test_it_costs_nothing_where_no_other_group_is() -> None:
+    site = ForwardSite("a")
     port = site.gateway()
-    cursor = queue(site, port)
-    steps(site, port, "catch_up", cursor)
-    box: list[Any] = []
-    port.catch_up(cursor, None, lambda _, result: box.append(result))
-    assert box == [None]
+    light: list[int] = []
+    port.create_light(None, lambda _, result: light.append(result), name="q")
+    site.run()
+    cursor: int = steps(site, port, "open_cursor", f"~{light[0]}", "g", END).cursor
+    assert at_once(port, cursor) is False

@@ -358,8 +358,9 @@ def basic_get(channel: Channel, _ticket: int, queue: str, no_ack: bool) -> Steps
     found: Queue = yield from door.gateway.open_queue(name, door)
     if found.is_stream:
         raise unsupported("basic.get", name)
-    yield partial(door.gateway.port.catch_up, found.cursor)
     taken = yield from found.get()
+    if taken is None and (yield partial(door.gateway.port.catch_up, found.cursor)):
+        taken = yield from found.get()
     if taken is None:
         channel.reply("basic.get-empty", "")
         return
