@@ -60,3 +60,26 @@ def test_boxed_stages_have_what_the_others_left_of_the_whole_time(tmp_path, begu
     for box, most in zip(boxes, (faults, chance, interop), strict=True):
         assert most - 20 < box <= most, "the stages themselves take a moment"
     assert done.returncode == 0
+
+
+def commit(directory, time_s):
+    git = ["git", "-C", str(directory), "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    subprocess.run([*git, "init", "--quiet"], check=True)
+    environment = os.environ | {"GIT_COMMITTER_DATE": f"{time_s} +0000"}
+    subprocess.run([*git, "commit", "--quiet", "--allow-empty", "-m", "one"], check=True, env=environment)
+
+
+@pytest.mark.parametrize(
+    ("time_s", "order"),
+    [(1_800_000_000, "java/test_a.py test_b.py test_c.py"), (1_800_000_001, "test_b.py test_c.py java/test_a.py")],
+)
+def test_each_commit_begins_the_foreign_suites_elsewhere(tmp_path, time_s, order):
+    for name in ("deploy/test_image.py", "java/test_a.py", "test_b.py", "test_c.py"):
+        file = tmp_path / "interop_tests" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    commit(tmp_path, time_s)
+    done = run(tmp_path, "#!/usr/bin/env bash\necho word $*\n")
+    files = " ".join(f"interop_tests/{name}" for name in order.split())
+    assert f"word interop {files} -x" in done.stdout
+    assert f"file {time_s % 3 + 1} of 3: {files.split()[0]}" in done.stdout
