@@ -11,11 +11,13 @@ import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.assertion import rewrite
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
@@ -76,6 +78,25 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.basetemp is None:
         config.stash[_OWN] = own = Path(tempfile.mkdtemp(prefix="gantry-tests-"))
         config.option.basetemp = str(own / "run")
+    if hasattr(config, "workerinput") and not sys.dont_write_bytecode:
+        number = int(config.workerinput["workerid"].removeprefix("gw"))
+        _rewrite_share(config, number, config.workerinput["workercount"])
+
+
+def _rewrite_share(config: pytest.Config, number: int, count: int) -> None:
+    """Workers import all test modules, in the same order at the same time: in a fresh clone each would rewrite the assertions of all of them. Each
+    does its share beforehand, and finds that of the others."""
+    state = config.stash[rewrite.assertstate_key]
+    places = [config.invocation_params.dir / arg.partition("::")[0] for arg in config.args]
+    files = sorted({file for place in places if place.is_dir() for file in place.rglob("test_*.py")})
+    for file in files[number % count :: count]:
+        pyc = rewrite.get_cache_dir(file) / (file.name.removesuffix(".py") + rewrite.PYC_TAIL)
+        if rewrite._read_pyc(file, pyc, state.trace) is None and rewrite.try_makedirs(pyc.parent):
+            try:
+                source_hash, code = rewrite._rewrite_test(file, config)
+            except SyntaxError:
+                continue  # the collection tells it, with its place
+            rewrite._write_pyc(state, code, source_hash, pyc)
 
 
 @pytest.hookimpl(tryfirst=True)
