@@ -14,6 +14,7 @@ from gantrymq.broker.consuming.known.table import Cursor
 from gantrymq.broker.consuming.leases import NO_SLOT
 from gantrymq.broker.consuming.roles import parse_queue
 from gantrymq.broker.consuming.scans import Scans
+from gantrymq.broker.forward.feeding import Feeding
 from gantrymq.broker.forward.sending import CURSOR_GROUP
 from gantrymq.broker.matches import Tap
 from gantrymq.broker.port import (
@@ -96,6 +97,7 @@ class LocalBrokerPort:
         self._holders: set[int] = set()
         self._watched: set[int] = set()
         self._scans = Scans(broker.cursors, broker.store)
+        self._feeding = Feeding(broker, self._number, self._read)
 
     # Log.
 
@@ -318,10 +320,6 @@ class LocalBrokerPort:
         found = cursors.awake(cursor)
         if found is None:
             on_done(token, GantryError(ErrorCode.NOT_FOUND, f"cursor {cursor} does not exist (any more)"))
-            return
-        readers = self._broker.sending.readers
-        if readers and readers.get(cursor, self._number) != self._number:
-            on_done(token, GantryError(ErrorCode.NOT_OWNER, f"cursor {cursor} is read over a later connection"))
             return
         self._holders.add(holder)
         if found.light in self._broker.leaving.frozen:
@@ -629,6 +627,14 @@ class LocalBrokerPort:
         """See `Receiving.await_progress`."""
         self._broker.receiving.await_progress(source, life, offset, partial(on_done, token))
 
+    def read_forward(self, cursor: int, offset: int, token: Any, on_done: Done) -> None:
+        """See `Feeding.ask`."""
+        self._feeding.ask(cursor, offset, token, on_done)
+
+    def settle_forward(self, cursor: int, end: int) -> None:
+        """See `Feeding.settle`."""
+        self._feeding.settle(cursor, end)
+
     # Queues on their way to another group (cluster/forward/moving.py).
 
     def read_light(self, light: int, offset: int, bytes_max: int, token: Any, on_done: Done) -> None:
@@ -695,6 +701,7 @@ class LocalBrokerPort:
 
     def close(self) -> None:
         """The gateway behind this port is gone: requeue what it held, drop its taps, leases and watchers."""
+        self._feeding.close()
         for handle in list(self._taps):
             self.close_tap(handle)
         for cursor in list(self._watched):

@@ -20,7 +20,7 @@ from gantrymq.broker.tables.forward_table import READ, SOURCE, START, TABLE
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.names import FORWARDED_TOPIC
 from gantrymq.net.turn import run_all
-from gantrymq.store.log.forwarded import Forwarded
+from gantrymq.store.log.forwarded import Forwarded, original
 
 if TYPE_CHECKING:
     from gantrymq.broker.forward.sending import Sending
@@ -345,8 +345,8 @@ class Receiving:
         except KeyError:
             lights = marks[mark] = self._meaning(source, mark)
         if lights is None:
-            record.properties = properties
-            lights = self._existing(sorted(self.history.lights(record, record.store_ms)))
+            plain = original(Forwarded(record, properties, ()))
+            lights = self._existing(sorted(self.history.lights(plain, record.store_ms)))
         if not lights:
             return None
         made = Forwarded(record, properties, lights)

@@ -371,13 +371,8 @@ class Sending:
         return mine, mark_of(wanted) if wanted else b"", is_sure
 
     def read_by(self, cursor: Cursor, port: int) -> None:
-        """A peer reads a forward queue over this port from now on: what it has not settled comes once more, in order."""
+        """A peer reads a forward queue over this port from now on, and settles over it."""
         self.readers[cursor.id] = port
-        cursors = self._broker.cursors
-        offsets = sorted(cursor.window.inflight)
-        if offsets:
-            cursors.give_back(cursor, offsets)
-            cursors.fire(cursor)
 
     def is_full(self, lights: tuple[int, ...]) -> bool:
         """Whether a record with a mark is refused, because a group that it is for has left too many others unread."""

@@ -7,13 +7,13 @@ before, and the lease counts from the question.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gantrymq.broker.forward.receiving import NEWS_TABLE
 from gantrymq.broker.forward.sending import CURSOR_GROUP, LEASE_MS
-from gantrymq.broker.port import EARLIEST, Outcome
+from gantrymq.broker.port import EARLIEST
 from gantrymq.broker.tables.forward_table import QUEUES_TABLE, TABLE, TO
 from gantrymq.cluster.forward.moving import MovePort, Taking
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -21,7 +21,7 @@ from gantrymq.net.procedures.driver import Steps, pause, run
 
 if TYPE_CHECKING:
     from gantrymq.broker.forward.leaving import Leaving
-    from gantrymq.broker.port import CursorInfo, Delivery, Done, Start
+    from gantrymq.broker.port import CursorInfo, Done, Scanned, Start
     from gantrymq.cluster.forward.pulls import Pulls
     from gantrymq.net.api import Wheel
 
@@ -33,11 +33,8 @@ AGAIN_MS: Final = 1_000
 """Before the next attempt, where one failed."""
 BUSY_MS: Final = 50
 """...and where this broker could not store what was taken."""
-RECORDS_AT_ONCE: Final = 1_000
-BYTES_AT_ONCE: Final = 1 << 20
 UNFLUSHED_MAX: Final = 50_000
 """Records that are stored here, not yet on the disk, and so kept by their source; more are not taken before."""
-_HOLDER: Final = 1
 _DIGITS_MAX: Final = 19
 """Of a number below 2^63."""
 
@@ -55,13 +52,9 @@ class PeerPort(MovePort, Protocol):
 
     def open_cursor(self, queue: str, group: str, start: Start, token: object, on_done: Done) -> None: ...
 
-    def acquire(
-        self, cursor: int, holder: int, count_max: int, bytes_max: int, token: object, on_done: Done
-    ) -> None: ...
+    def read_forward(self, cursor: int, offset: int, token: object, on_done: Done) -> None: ...
 
-    def settle(self, items: Sequence[tuple[int, int, Outcome]]) -> None: ...
-
-    def watch(self, cursor: int, on_ready: Callable[[int], None] | None) -> None: ...
+    def settle_forward(self, cursor: int, end: int) -> None: ...
 
     def delete_light(self, light: int, token: object, on_done: Done) -> None: ...
 
@@ -92,8 +85,6 @@ class Following:
         self._unflushed = 0
         self._pulled_s = 0.0
         """When it was asked for records last, as `Pulls` has it."""
-        self._has_more = False
-        """It has said so since it answered last."""
         self._polls = False
         """It is asked anyway before long."""
         self._on_news: Callable[[], None] = _nothing
@@ -250,7 +241,7 @@ class Following:
         """Read a forward queue, the one of the present start for ever. One of an earlier start is deleted at its end."""
         port = self._port
         info: CursorInfo = yield partial(port.open_cursor, f"~{light}", CURSOR_GROUP, EARLIEST)
-        port.watch(info.cursor, self._ready)
+        at = self._broker.receiving.progress(self._name, life)
         while attempt == self._attempt:
             if self._unflushed >= UNFLUSHED_MAX:
                 yield pause(self._until_records)
@@ -258,31 +249,24 @@ class Following:
             yield pause(self._until_pull)
             if attempt != self._attempt:
                 return
-            found: list[Delivery] = yield partial(port.acquire, info.cursor, _HOLDER, RECORDS_AT_ONCE, BYTES_AT_ONCE)
+            found: Scanned = yield partial(port.read_forward, info.cursor, at)
             if attempt != self._attempt:
                 return
-            self._has_more = len(found) >= RECORDS_AT_ONCE  # else the source says when there is more
-            if found:
-                yield from self._take(attempt, life, info.cursor, found)
-                if not self._has_more and attempt == self._attempt:
-                    yield pause(self._until_records)
+            if found.following > at:
+                yield from self._take(attempt, life, info.cursor, at, found)
+                at = found.following
             elif light != max(self._queues.values(), default=light) and not self._unflushed:
-                port.watch(info.cursor, None)
                 yield partial(port.delete_light, light)
                 self._queues.pop(life, None)
                 return
             else:
                 yield pause(self._until_records)
 
-    def _ready(self, _cursor: int) -> None:
-        self._has_more = True
-        self._on_records()
-
-    def _take(self, attempt: int, life: str, cursor: int, found: list[Delivery]) -> Steps:
+    def _take(self, attempt: int, life: str, cursor: int, begin: int, found: Scanned) -> Steps:
         receiving = self._broker.receiving
 
         def take(token: Any, on_done: Done) -> None:
-            receiving.take(self._name, life, found, found[-1].offset + 1, partial(_answer, token, on_done))
+            receiving.take(self._name, life, found.deliveries, found.following, partial(_answer, token, on_done))
 
         while (error := (yield take)) is not None:
             if error != self._complaint:
@@ -293,13 +277,14 @@ class Following:
                 return
         if attempt != self._attempt:  # they come again over the next connection, and are settled there
             return
-        self._unflushed += len(found)
-        receiving.when_flushed(partial(self._flushed, attempt, [(cursor, each.offset, Outcome.ACK) for each in found]))
+        count = found.following - begin
+        self._unflushed += count
+        receiving.when_flushed(partial(self._flushed, attempt, cursor, found.following, count))
 
-    def _flushed(self, attempt: int, settled: list[tuple[int, int, Outcome]]) -> None:
+    def _flushed(self, attempt: int, cursor: int, end: int, count: int) -> None:
         if attempt == self._attempt:
-            self._unflushed -= len(settled)
-            self._port.settle(settled)
+            self._unflushed -= count
+            self._port.settle_forward(cursor, end)
             self._on_records()
 
 

@@ -123,6 +123,8 @@ ARGUMENTS: Final[dict[int, Any]] = {
     GatewayCode.FOLLOW: tuple[str, str, Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]],
     GatewayCode.FORWARD_END: tuple[str],
     GatewayCode.AWAIT_FORWARD: tuple[str, str, Natural],
+    GatewayCode.READ_FORWARD: tuple[Natural, Natural],
+    GatewayCode.SETTLE_FORWARD: tuple[Natural, Natural],
     GatewayCode.READ_LIGHT: tuple[Natural, int, Natural],
     GatewayCode.FREEZE_LIGHTS: tuple[Queues, str, str],
     GatewayCode.END_FREEZE: tuple[Annotated[list[Natural], Meta(max_length=QUEUES_AT_ONCE)], str, bool],

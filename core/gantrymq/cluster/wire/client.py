@@ -145,6 +145,8 @@ class RemoteBrokerPort:
         self._opaque = 0
         self._calls: dict[int, tuple[Any, Done, _Convert | None]] = {}
         self._settled: list[tuple[int, int, int]] = []
+        self._settled_forward: dict[int, int] = {}
+        """By cursor, below which offset."""
         self._watchers: dict[int, Callable[[int], None]] = {}
         self._seats: dict[tuple[int, int], Callable[[int, bool], None]] = {}
         """By cursor and seat."""
@@ -203,6 +205,7 @@ class RemoteBrokerPort:
         ):
             table.clear()
         self._settled.clear()
+        self._settled_forward.clear()
         for token, on_done, _ in calls.values():
             on_done(token, error)
         for on_state in list(self._states):
@@ -227,6 +230,10 @@ class RemoteBrokerPort:
             items, self._settled = self._settled, []
             for first in range(0, len(items), SETTLE_AT_ONCE):
                 self._one_way(GatewayCode.SETTLE, [items[first : first + SETTLE_AT_ONCE]])
+        if self._settled_forward and self.up:
+            ends, self._settled_forward = self._settled_forward, {}
+            for cursor, end in ends.items():
+                self._one_way(GatewayCode.SETTLE_FORWARD, [cursor, end])
 
     def _answered(self, command: Command) -> None:
         call = self._calls.pop(command.opaque, None)
@@ -598,6 +605,16 @@ class RemoteBrokerPort:
     def await_forward(self, source: str, life: str, offset: int, token: Any, on_done: Done) -> None:
         """Result: see `Receiving.await_progress`."""
         self._call(GatewayCode.AWAIT_FORWARD, [source, life, offset], token, on_done)
+
+    def read_forward(self, cursor: int, offset: int, token: Any, on_done: Done) -> None:
+        """Result: see `Feeding.ask`."""
+        self._call(GatewayCode.READ_FORWARD, [cursor, offset], token, on_done, _scanned)
+
+    def settle_forward(self, cursor: int, end: int) -> None:
+        """See `Feeding.settle`."""
+        if self.up:
+            self._settled_forward[cursor] = end
+            self._mark()
 
     def read_light(self, light: int, offset: int, bytes_max: int, token: Any, on_done: Done) -> None:
         """Result: see `Leaving.read`."""

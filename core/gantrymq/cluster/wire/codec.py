@@ -17,7 +17,7 @@ from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.model.tables.message_rows import table_of_message
 
-PROTOCOL_VERSION: Final = 9
+PROTOCOL_VERSION: Final = 10
 
 
 class GatewayCode(IntEnum):
@@ -64,6 +64,8 @@ class GatewayCode(IntEnum):
     FOLLOW = 60045
     FORWARD_END = 60046
     AWAIT_FORWARD = 60047
+    READ_FORWARD = 60048
+    SETTLE_FORWARD = 60049
     READ_LIGHT = 60050
     FREEZE_LIGHTS = 60051
     END_FREEZE = 60052

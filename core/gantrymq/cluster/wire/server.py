@@ -56,6 +56,7 @@ ONE_WAY: Final = frozenset(
         GatewayCode.REMOVE_VOLATILE,
         GatewayCode.DROP_LEASE,
         GatewayCode.RANK,
+        GatewayCode.SETTLE_FORWARD,
     }
 )
 """Calls without `on_done`: no answer."""
@@ -246,6 +247,8 @@ class GatewaySession:
             GatewayCode.FOLLOW: port.follow,
             GatewayCode.FORWARD_END: port.forward_end,
             GatewayCode.AWAIT_FORWARD: port.await_forward,
+            GatewayCode.READ_FORWARD: port.read_forward,
+            GatewayCode.SETTLE_FORWARD: port.settle_forward,
             GatewayCode.READ_LIGHT: lambda light, offset, size, token, done: port.read_light(
                 light, offset, min(size, ANSWER_BYTES), token, done
             ),

@@ -119,11 +119,6 @@ def queues_of_another_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Receiving, "_note_start", noted)
 
 
-def read_over_two_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection that is broken, and not seen to be, keeps what it has taken of a forward queue."""
-    monkeypatch.setattr(Sending, "read_by", lambda *args: None)
-
-
 def never_settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was taken over a connection that is lost is waited for on the next one."""
 
@@ -140,12 +135,11 @@ PLANTED: dict[Callable[[pytest.MonkeyPatch], None], tuple[int, tuple[str, ...]]]
     present_routes: (0, ("isolate",)),
     progress_of_any_start: (0, ("kill",)),
     settled_before_flush: (1, ("power", "slow_disk")),
-    leased_from_the_answer: (241, ("one_way",)),
+    leased_from_the_answer: (38, ("one_way",)),
     leased_while_asleep: (18, ("suspend", "slow_disk")),
     forwarded_twice: (0, ("kill",)),
     answered_at_once: (0, ("broken",)),
     queues_of_another_disk: (0, ("empty",)),
-    read_over_two_connections: (1, ("broken",)),
     never_settled: (0, ("kill", "slow_disk")),
 }
 """Faults of the design, with kinds of faults that show them, and from which seed on to look."""
