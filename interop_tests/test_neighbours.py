@@ -121,7 +121,7 @@ CHANGES: list[dict[str, Any]] = [
 
 
 def malformed(number: int) -> bytes:
-    columns = dict(zip(Sent.__struct_fields__, pack_sent(GOOD), strict=True)) | CHANGES[number % len(CHANGES)]
+    columns = dict(zip(Sent.__struct_fields__, pack_sent([GOOD])[0], strict=True)) | CHANGES[number % len(CHANGES)]
     return wire.encode(int(GatewayCode.SUBMIT), number, {}, encode_body([[list(columns.values())], 0]))
 
 

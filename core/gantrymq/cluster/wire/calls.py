@@ -153,6 +153,13 @@ def decode_call(code: int, body: bytes) -> tuple[Any, ...]:
         raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"gateway request {name} cannot be read: {error}") from None
 
 
+def _sent_flags(sys_flag: int) -> int:
+    """What is kept of a gateway's sysFlag. Raises ILLEGAL_ARGUMENT."""
+    if sys_flag & ~SENT_FLAGS:
+        raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, f"sysFlag {sys_flag} has bits that a gateway may not set")
+    return sys_flag & ~(sysflag.BORN_HOST_V6 | sysflag.STORE_HOST_V6)
+
+
 class Checked:
     """Makes messages of rows; keeps which properties of rows without keys were found right: those of most publishers are the same again."""
 
@@ -162,28 +169,29 @@ class Checked:
         self._known: dict[bytes, tuple[str, int]] = {}
         """Tag and kind of a message, by its properties."""
 
-    def message_of(self, sent: Sent) -> Message:
-        """The message of a row. Raises ILLEGAL_ARGUMENT where it contradicts itself: indexes made from the row would not be those that a recovery
+    def messages_of(self, rows: list[Sent]) -> list[Message]:
+        """The messages of rows. Raises ILLEGAL_ARGUMENT where one contradicts itself: indexes made from the row would not be those that a recovery
         makes from the record; NO_PERMISSION for RocketMQ's own topics, which no gateway writes (the broker refuses our own)."""
-        if sent.topic in names.ROCKETMQ_SYSTEM_TOPICS:
-            raise GantryError(ErrorCode.NO_PERMISSION, f"topic {sent.topic} belongs to the broker itself")
-        properties = sent.properties
-        known = self._known.get(properties)
-        kind = known[1] if known is not None and known[0] == sent.tag and not sent.keys else self._check(sent)
-        message = Message(sent.topic, sent.body, properties, sent.tag, sent.keys, sent.queue_id, sent.born_ms)
-        message.sharding_key = sent.sharding_key
-        message.exchange = sent.exchange
-        message.demand_route = sent.demand_route
-        message.flag = sent.flag
-        message.kind = kind
-        if sent.table:
-            message.lmq = queues_of(sent.table)
-        if sent.sys_flag:
-            if sent.sys_flag & ~SENT_FLAGS:
-                text = f"sysFlag {sent.sys_flag} has bits that a gateway may not set"
-                raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, text)
-            message.sys_flag = sent.sys_flag & ~(sysflag.BORN_HOST_V6 | sysflag.STORE_HOST_V6)
-        return message
+        known, own = self._known, names.ROCKETMQ_SYSTEM_TOPICS
+        batch: list[Message] = []
+        for sent in rows:
+            topic, properties, tag, keys = sent.topic, sent.properties, sent.tag, sent.keys
+            if topic in own:
+                raise GantryError(ErrorCode.NO_PERMISSION, f"topic {topic} belongs to the broker itself")
+            found = known.get(properties)
+            kind = found[1] if found is not None and found[0] == tag and not keys else self._check(sent)
+            message = Message(topic, sent.body, properties, tag, keys, sent.queue_id, sent.born_ms)
+            message.sharding_key = sent.sharding_key
+            message.exchange = sent.exchange
+            message.demand_route = sent.demand_route
+            message.flag = sent.flag
+            message.kind = kind
+            if sent.table:
+                message.lmq = queues_of(sent.table)
+            if sent.sys_flag:
+                message.sys_flag = _sent_flags(sent.sys_flag)
+            batch.append(message)
+        return batch
 
     def _check(self, sent: Sent) -> int:
         """The kind of a message whose properties say what its row says of them. Raises ILLEGAL_ARGUMENT."""

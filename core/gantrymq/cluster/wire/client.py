@@ -35,16 +35,16 @@ from gantrymq.cluster.wire.codec import (
     GatewayCode,
     decode_body,
     encode_body,
+    frame_of,
     pack_sent,
     unpack_error,
-    unpack_result,
+    unpack_results,
     unpack_stored,
 )
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.limits import BODY_BYTES_CEILING
 from gantrymq.model.message import Message
 from gantrymq.model.queue_policy import Policy, policy_to
-from gantrymq.remoting import codec
 from gantrymq.remoting.codec import Command, FrameError, FrameReader
 from gantrymq.remoting.constants import FLAG_ONEWAY, ResponseCode
 
@@ -301,7 +301,7 @@ class RemoteBrokerPort:
         self.flush()
         opaque = self._opaque + 1 & 0x7FFFFFFF
         try:
-            frame = codec.encode(Command(code, None, encode_body(arguments), opaque))
+            frame = frame_of(code, encode_body(arguments), opaque)
         except ValueError as error:
             on_done(token, GantryError(ErrorCode.MESSAGE_TOO_LARGE, f"{code.name}: {error}"))
             return
@@ -312,7 +312,7 @@ class RemoteBrokerPort:
     def _one_way(self, code: GatewayCode, arguments: list[Any]) -> None:
         if self.up:
             self._opaque = self._opaque + 1 & 0x7FFFFFFF
-            self._send(codec.encode(Command(code, None, encode_body(arguments), self._opaque, FLAG_ONEWAY)))
+            self._send(frame_of(code, encode_body(arguments), self._opaque, FLAG_ONEWAY))
 
     # BrokerPort; see broker/port.py.
 
@@ -349,9 +349,6 @@ class RemoteBrokerPort:
             self._submit(part, index, whole.done)
 
     def _submit(self, batch: Sequence[Message], token: Any, on_done: Done, companions: tuple[Any, ...] = ()) -> None:
-        def convert(values: list[int | str]) -> list[int | ErrorCode]:
-            return [unpack_result(value) for value in values]
-
         sent_in = self._round
 
         def done(token: Any, result: Any) -> None:
@@ -361,8 +358,7 @@ class RemoteBrokerPort:
             on_done(token, [result.code] * len(batch) if each else result)
 
         code = GatewayCode.SUBMIT_WITH if companions else GatewayCode.SUBMIT
-        arguments = [[pack_sent(message) for message in batch], sent_in, *companions]
-        self._call(code, arguments, token, done, convert)
+        self._call(code, [pack_sent(batch), sent_in, *companions], token, done, unpack_results)
 
     def ensure_topic(self, name: str, create: int, token: Any, on_done: Done, *, near: str = "") -> None:
         self._call(GatewayCode.ENSURE_TOPIC, [name, create], token, on_done, _topic)

@@ -8,6 +8,7 @@ order. NOTICE codes go from broker to gateway, one way.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, Final
 
@@ -16,6 +17,8 @@ import msgspec
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.model.tables.message_rows import table_of_message
+from gantrymq.remoting.codec import frame
+from gantrymq.remoting.constants import VERSION
 
 PROTOCOL_VERSION: Final = 10
 
@@ -80,16 +83,24 @@ class GatewayCode(IntEnum):
     NOTICE_TURN = 60064
 
 
+_HEADER: Final = (
+    b'{"code":%%d,"flag":%%d,"language":"PYTHON","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}' % VERSION
+)
+"""What `remoting.codec.encode_header` makes of such a command, without a JSON encoder for each."""
+
 encode_body = msgspec.msgpack.Encoder().encode
 decode_body = msgspec.msgpack.Decoder().decode
 
 
-def pack_sent(message: Message) -> list[Any]:
-    """A message on its way into the log: the columns of `calls.Sent`."""
+def pack_sent(batch: Sequence[Message]) -> list[tuple[Any, ...]]:
+    """Messages on their way into the log: the columns of `calls.Sent`."""
     return [
-        message.topic, message.body, message.properties, message.tag, message.keys, message.queue_id, message.born_ms,
-        message.sharding_key, message.exchange, message.demand_route, message.flag, message.sys_flag,
-        table_of_message(message) if message.lmq else "",
+        (
+            message.topic, message.body, message.properties, message.tag, message.keys, message.queue_id, message.born_ms,
+            message.sharding_key, message.exchange, message.demand_route, message.flag, message.sys_flag,
+            table_of_message(message) if message.lmq else "",
+        )
+        for message in batch
     ]  # fmt: skip
 
 
@@ -111,19 +122,32 @@ def unpack_stored(row: list[Any]) -> Message:
     return message
 
 
-def pack_result(result: int | ErrorCode) -> int | str:
-    """A SubmitResult: an offset, or the name of the ErrorCode."""
-    return result if isinstance(result, int) else result.name
+def pack_results(results: list[Any]) -> list[int | str]:
+    """SubmitResults: offsets, or names of ErrorCodes."""
+    try:
+        sum(results)  # One addition in C for each: it fails if there is an ErrorCode among them.
+    except TypeError:
+        return [result if isinstance(result, int) else result.name for result in results]
+    return results
 
 
-def unpack_result(value: int | str) -> int | ErrorCode:
-    """Back from `pack_result`."""
-    return value if isinstance(value, int) else ErrorCode[value]
+def unpack_results(values: list[Any]) -> list[int | ErrorCode]:
+    """Back from `pack_results`; raises KeyError for an unknown name."""
+    try:
+        sum(values)
+    except TypeError:
+        return [value if isinstance(value, int) else ErrorCode[value] for value in values]
+    return values
 
 
 def pack_error(error: GantryError) -> bytes:
     """Body of a failed answer."""
     return encode_body([error.code.name, error.text])
+
+
+def frame_of(code: int, body: bytes, opaque: int, flag: int = 0) -> bytes:
+    """The frame of `Command(code, None, body, opaque, flag)`; raises ValueError over the limit of a frame."""
+    return frame(_HEADER % (code, flag, opaque), body)
 
 
 class ForeignBrokerError(GantryError):

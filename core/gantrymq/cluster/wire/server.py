@@ -30,8 +30,9 @@ from gantrymq.cluster.wire.codec import (
     PROTOCOL_VERSION,
     GatewayCode,
     encode_body,
+    frame_of,
     pack_error,
-    pack_result,
+    pack_results,
     pack_stored,
 )
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -139,7 +140,7 @@ def _plain(result: Any) -> Any:
         if isinstance(first, (bool, bytes)):
             return result
         if isinstance(first, (int, ErrorCode)):
-            return [pack_result(value) for value in result]
+            return pack_results(result)
         if any(isinstance(value, Message) for value in result):
             return [None if message is None else pack_stored(message) for message in result]
         return [_info(info) for info in result]
@@ -289,7 +290,10 @@ class GatewaySession:
 
     def _answer(self, command: Command, code: int, body: bytes, remark: str | None) -> None:
         try:
-            frame = codec.encode(Command(code, None, body, command.opaque, FLAG_RESPONSE, remark))
+            if remark is None:
+                frame = frame_of(code, body, command.opaque, FLAG_RESPONSE)
+            else:
+                frame = codec.encode(Command(code, None, body, command.opaque, FLAG_RESPONSE, remark))
         except ValueError as error:
             log.error("%s: answer to gateway request %d: %s", self._peer, command.code, error)
             remark = f"the answer to gateway request {command.code} is too large"
@@ -300,9 +304,7 @@ class GatewaySession:
     def _notice(self, code: GatewayCode, arguments: list[Any]) -> None:
         if self._open:
             self._notices += 1
-            self._send(
-                codec.encode(Command(code, None, encode_body(arguments), self._notices & 0x7FFFFFFF, FLAG_ONEWAY))
-            )
+            self._send(frame_of(code, encode_body(arguments), self._notices & 0x7FFFFFFF, FLAG_ONEWAY))
 
     def _hello(self, version: int, token: Command, done: Callable[[Any, Any], None]) -> None:
         if version != PROTOCOL_VERSION:
@@ -369,9 +371,8 @@ class GatewaySession:
     def _submit(self, sent: list[Sent], sent_in: int, *rest: Any) -> None:
         """SUBMIT, and SUBMIT_WITH, which has settlements and rows before token and callback."""
         token, done = rest[-2:]
-        message_of = self._checked.message_of
-        batch = [message_of(row) for row in sent]
-        for message in batch:
+        batch = self._checked.messages_of(sent)
+        for message in [message for message in batch if message.queue_id >= 0 or message.lmq]:
             if message.queue_id >= 0 and message.queue_id >= self._queues_of(message.topic):
                 text = f"topic {message.topic[:255]} has no queue {message.queue_id}"
                 raise GantryError(ErrorCode.ILLEGAL_ARGUMENT, text)

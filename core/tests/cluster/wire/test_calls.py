@@ -31,7 +31,7 @@ def row(**changes: Any) -> list[Any]:
         "a",
         ("u", "k", "l"),
     )
-    columns = dict(zip(Sent.__struct_fields__, pack_sent(message), strict=True))
+    columns = dict(zip(Sent.__struct_fields__, pack_sent([message])[0], strict=True))
     return list((columns | changes).values())
 
 
@@ -139,7 +139,7 @@ def test_no_call_costs_anybody_else_anything(code: int, arguments: list[Any], no
 def test_an_ordinary_row_is_decoded_as_it_was_packed(caplog: pytest.LogCaptureFixture) -> None:
     (rows, sent_in) = decode_call(GatewayCode.SUBMIT, encode_body([[row()], 3]))
     assert sent_in == 3
-    assert pack_sent(Checked().message_of(rows[0])) == [tuple(c) if isinstance(c, list) else c for c in row()]
+    assert pack_sent(Checked().messages_of(rows)) == [tuple(tuple(c) if isinstance(c, list) else c for c in row())]
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
@@ -147,8 +147,8 @@ def test_an_ordinary_row_is_decoded_as_it_was_packed(caplog: pytest.LogCaptureFi
 def test_what_the_store_writes_behind_a_senders_properties_is_refused(name: str) -> None:
     properties = props.encode([(props.TAGS, "a"), (name, "x")])
     with pytest.raises(GantryError, match="are the broker's to write"):
-        Checked().message_of(
-            decode_call(GatewayCode.SUBMIT, encode_body([[row(properties=properties, keys=[])], 3]))[0][0]
+        Checked().messages_of(
+            decode_call(GatewayCode.SUBMIT, encode_body([[row(properties=properties, keys=[])], 3]))[0]
         )
 
 
@@ -156,7 +156,7 @@ PLAIN_TEXT = b"TAGS\x01a\x02ext\x01x\x02"
 
 
 def message_of(checked: Checked, **changes: Any) -> Message:
-    return checked.message_of(decode_call(GatewayCode.SUBMIT, encode_body([[row(**changes)], 3]))[0][0])
+    return checked.messages_of(decode_call(GatewayCode.SUBMIT, encode_body([[row(**changes)], 3]))[0])[0]
 
 
 def test_properties_that_were_found_right_are_not_taken_for_those_of_another_row() -> None:
@@ -196,4 +196,4 @@ def test_properties_that_are_kept_are_bounded() -> None:
 def test_keys_that_the_row_does_not_say_are_refused(text: str) -> None:
     changes = {"properties": text.encode(), "keys": [], "tag": "a" if "TAGS" in text else ""}
     with pytest.raises(GantryError, match="the keys are not those"):
-        Checked().message_of(decode_call(GatewayCode.SUBMIT, encode_body([[row(**changes)], 3]))[0][0])
+        Checked().messages_of(decode_call(GatewayCode.SUBMIT, encode_body([[row(**changes)], 3]))[0])

@@ -32,7 +32,7 @@ def garbage(lot: random.Random) -> tuple[int, bytes]:
     if code == GatewayCode.SUBMIT and kind > 1:
         rows = []
         for _ in range(lot.randrange(1, 4)):
-            row = pack_sent(Message("t", b"bad", b"TAGS\x01a\x02KEYS\x01k\x02", "a", ("k",), 0))
+            row = list(pack_sent([Message("t", b"bad", b"TAGS\x01a\x02KEYS\x01k\x02", "a", ("k",), 0)])[0])
             for _ in range(lot.randrange(1, 3)):
                 row[lot.randrange(len(row))] = lot.choice(VALUES)
             rows.append(row)

@@ -9,12 +9,18 @@ import pytest
 from gantrymq.broker.local import LocalBrokerPort
 from gantrymq.broker.port import END, Terms
 from gantrymq.cluster.wire import client as gateway_client
-from gantrymq.cluster.wire.codec import PROTOCOL_VERSION, GatewayCode, decode_body, encode_body, unpack_error
+from gantrymq.cluster.wire.codec import (
+    PROTOCOL_VERSION,
+    GatewayCode,
+    decode_body,
+    encode_body,
+    frame_of,
+    unpack_error,
+)
 from gantrymq.cluster.wire.server import CHECK_EVERY_MS, CONTINUATIONS_MAX, SILENT_CHECKS, STATS_MAX, GatewaySession
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.limits import FRAME_BYTES_MAX
 from gantrymq.model.tables import message_rows
-from gantrymq.remoting import codec
 from gantrymq.remoting.codec import Command, FrameReader
 from tests.broker.test_port import Bench
 
@@ -81,14 +87,13 @@ def test_stats_of_too_many_cursors_are_refused(bench: Bench) -> None:
 
 def test_an_answer_over_a_frame_is_an_error_and_no_exception(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     asker = Asker(bench)
-    whole = codec.encode
 
-    def encode(command: Command) -> bytes:
-        if len(command.body) > 1 << 20:
+    def frame(code: int, body: bytes, opaque: int, flag: int) -> bytes:
+        if len(body) > 1 << 20:
             raise ValueError("too large")
-        return whole(command)
+        return frame_of(code, body, opaque, flag)
 
-    monkeypatch.setattr("gantrymq.cluster.wire.server.codec.encode", encode)
+    monkeypatch.setattr("gantrymq.cluster.wire.server.frame_of", frame)
     assert asker.ask(GatewayCode.WATCH_TABLE, "x", False) is ErrorCode.LIMIT_REACHED
 
 
