@@ -491,6 +491,8 @@ class LocalBrokerPort:
     ) -> None:
         try:
             self._check_rows(table, items)
+            if not deputy:
+                self._broker.slots.refuse_elsewhere(table, [key for key, value in items if value is not None])
         except GantryError as error:
             on_done(token, error)
             return
@@ -522,6 +524,11 @@ class LocalBrokerPort:
         if self._broker.tables.awaits(table, [item[0] for item in items]):  # rows are changed once stored: look then
             self._broker.when_stored(None, lambda _token, _result: self.put_if(table, items, token, on_done))
             return
+        try:
+            self._broker.slots.refuse_elsewhere(table, [key for key, _, value in items if value is not None])
+        except GantryError as error:
+            on_done(token, error)
+            return
         rows = self._broker.tables.rows(table)
         fits = [
             rows.get(key) == expected or (expected is None and is_quarantined(table, key, rows))
@@ -552,10 +559,11 @@ class LocalBrokerPort:
             return
         rows = self._broker.tables.rows(table)
         fits = rows.get(key) == expected or (expected is None and is_quarantined(table, key, rows))
-        if not fits or not items:
-            on_done(token, fits)
-            return
         try:
+            self._broker.slots.refuse_elsewhere(table, [key])
+            if not fits or not items:
+                on_done(token, fits)
+                return
             self._check_rows(table, items)
         except GantryError as error:
             on_done(token, error)

@@ -375,9 +375,18 @@ def lease_name(lease: str) -> str:
     return f"lease/{lease}"
 
 
+FAMILIES: Final = frozenset({"mqtt_session"})
+"""Tables where a key with a line end is one of the row whose key stands in front of it."""
+
+
+def family_of(table: str, key: str) -> str:
+    """The key of the row that a row lies with."""
+    return key.partition("\n")[0] if table in FAMILIES else key
+
+
 def row_name(table: str, key: str) -> str:
-    """A row among all names."""
-    return f"{table}/{key}"
+    """A row among all names: one of a session's filters has the session's."""
+    return f"{table}/{family_of(table, key)}"
 
 
 def seat_name(queue: str, group: str) -> str:

@@ -17,7 +17,6 @@ from gantrymq.broker.port import POSITION_BITS, POSITION_MASK, Done, Outcome, Ro
 from gantrymq.broker.tables.slot_table import slot_of
 from gantrymq.cluster import join as cluster_join
 from gantrymq.cluster.cursors import ClusterCursors
-from gantrymq.cluster.drain import ClusterDrain
 from gantrymq.cluster.everywhere import Everywhere
 from gantrymq.cluster.group import AGAIN_MS, ASK_MS, Group, GroupPort, Patient
 from gantrymq.cluster.leases import ClusterLeases
@@ -30,6 +29,7 @@ from gantrymq.cluster.names import (
 from gantrymq.cluster.owned.fence import Fence
 from gantrymq.cluster.patience import Decisions, hangs
 from gantrymq.cluster.pieces import Piece, submit_pieces
+from gantrymq.cluster.row_moves import RowMoves
 from gantrymq.cluster.slots.view import SlotView
 from gantrymq.cluster.tables import ClusterTables
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -90,7 +90,7 @@ class ClusterPort:
         """By topic: group and queue behind each queue number shown to the doors; numbers stay while this process runs."""
         self._taps: dict[int, _Tap] = {}
         self._leases = ClusterLeases(self)
-        self._drain = ClusterDrain(self, self._tables, self._leases)
+        self._row_moves = RowMoves(self, self._tables, self._leases)
         self._next = 0
         self._made = 0
         """Light queues made here: the groups take turns."""
@@ -124,7 +124,7 @@ class ClusterPort:
         """The nameservers know other groups than before, or a group is being emptied: homes may be elsewhere."""
         self._leases.rehome()
         self._tables.drop_forgotten()
-        self._drain.check()
+        self._row_moves.check()
 
     def answers_again(self, group: Group) -> None:
         """It did not for a while: consumers passed over it, and deputies stood in for it."""

@@ -6,26 +6,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from gantrymq.broker.port import Done, row_name
+from gantrymq.broker.port import Done, family_of, row_name
 from gantrymq.cluster.everywhere import Everywhere
-from gantrymq.cluster.group import place_of
+from gantrymq.cluster.group import AGAIN_MS, ASK_MS, place_of
 from gantrymq.cluster.patience import hangs
-from gantrymq.model.errors import GantryError
+from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.procedures.driver import Call, Gathering, Steps, everywhere, first_error
 
 if TYPE_CHECKING:
     from gantrymq.cluster.group import Cluster, Group
 
 Watcher = Callable[[str, bytes | None], None]
-
-FAMILIES: Final = frozenset({"mqtt_session"})
-"""Tables where a key with a line end is one of the row whose key stands in front of it."""
-
-
-def family_of(name: str, key: str) -> str:
-    """The key of the row that a row lies with."""
-    return key.partition("\n")[0] if name in FAMILIES else key
-
 
 class _Table:
     """`places`: index of the group that holds each row (as many rows as one broker's table may have in each group)."""
@@ -77,6 +68,8 @@ class ClusterTables:
         """Rows that are asked about at the end of this turn."""
         self._dropped: set[int] = set()
         """Indexes of groups that were forgotten."""
+        self._waiting: dict[tuple[str, str], int] = {}
+        """Rows that are put again before long, as their group has them no more: a number for each attempt. A later put of the same row takes it away."""
 
     def forget(self) -> None:
         """Every group is gone."""
@@ -149,11 +142,14 @@ class ClusterTables:
         self, name: str, items: Sequence[tuple[str, bytes | None]], token: Any, on_done: Done, deputy: bool = False
     ) -> None:
         """As TablePort.put: one batch per group."""
+        for key, _ in items if self._waiting else ():
+            self._waiting.pop((name, key), None)
         groups = self._cluster.ready_groups()
         if len(self._cluster.groups) == 1 and groups:
             groups[0].port.put(name, items, token, on_done)
         else:
-            self._known(name, partial(self._put, name, items, token, on_done, deputy), token, on_done)
+            call = partial(self._put, name, items, self._until_ms(), deputy)
+            self._known(name, partial(call, token, on_done), token, on_done)
 
     def _known(self, name: str, call: Callable[[], None], token: Any, on_done: Done) -> None:
         """`call` once it is known where the table's rows lie."""
@@ -169,23 +165,68 @@ class ClusterTables:
 
         self.watch(name, None, None, watched)
 
+    def _until_ms(self) -> int:
+        return self._cluster.wheel.now_ms() + ASK_MS
+
     def _put(
-        self, name: str, items: Sequence[tuple[str, bytes | None]], token: Any, on_done: Done, deputy: bool
+        self, name: str, items: Sequence[tuple[str, bytes | None]], until_ms: int, deputy: bool, token: Any, on_done: Done
     ) -> None:
         batches: dict[int, list[tuple[str, bytes | None]]] = {}
         try:
             for key, value in items:
                 index = self.target(name, key, deputy)
                 batches.setdefault(index, []).append((key, value))
-                if value is None and self._cluster.groups[index].draining:  # it may be on its way to its new home
-                    home = self.home(name, key).index
-                    if home != index:
-                        batches.setdefault(home, []).append((key, value))
+                home = self._home_or_none(name, key) if value is None else None
+                if home is not None and home != index:  # it may be on its way there
+                    batches.setdefault(home, []).append((key, value))
         except GantryError as error:
             on_done(token, error)
             return
-        calls = [self._asked(index, "put", name, batch) for index, batch in batches.items()]
+        calls: list[Call] = []
+        for index, batch in batches.items():
+            question = partial(self._cluster.groups[index].port.put, name, batch, deputy=deputy)
+            calls.append(self._patiently(self._asked(index, question), partial(self._put_again, name, batch, until_ms, deputy), until_ms))
         everywhere(calls, token, on_done)
+
+    def _put_again(
+        self, name: str, batch: Sequence[tuple[str, bytes | None]], until_ms: int, deputy: bool, token: Any, on_done: Done
+    ) -> None:
+        """A moment later, without rows that were put meanwhile."""
+        number = self._cluster.number()
+        for key, _ in batch:
+            self._waiting[name, key] = number
+
+        def again(now_ms: int) -> None:
+            still = [(key, value) for key, value in batch if self._waiting.get((name, key)) == number]
+            for key, _ in still:
+                del self._waiting[name, key]
+            self._put(name, still, until_ms, deputy, token, on_done)
+
+        self._cluster.wheel.call_at(self._cluster.wheel.now_ms() + AGAIN_MS, again)
+
+    def _patiently(self, call: Call, again: Call, until_ms: int) -> Call:
+        """Where a group does not have a row, nor decides about it, the row has moved, and where to is heard in a moment; UNAVAILABLE at the end."""
+
+        def ask(token: Any, on_done: Done) -> None:
+            def answered(token: Any, result: Any) -> None:
+                if not isinstance(result, GantryError) or result.code is not ErrorCode.NOT_OWNER:
+                    on_done(token, result)
+                elif self._cluster.wheel.now_ms() < until_ms:
+                    again(token, on_done)
+                else:
+                    on_done(token, GantryError(ErrorCode.UNAVAILABLE, result.text))
+
+            call(token, answered)
+
+        return ask
+
+    def _later(self, call: Call) -> Call:
+        wheel = self._cluster.wheel
+
+        def wait(token: Any, on_done: Done) -> None:
+            wheel.call_at(wheel.now_ms() + AGAIN_MS, lambda now_ms: call(token, on_done))
+
+        return wait
 
     def put_if(
         self, name: str, items: Sequence[tuple[str, bytes | None, bytes | None]], token: Any, on_done: Done
@@ -195,10 +236,11 @@ class ClusterTables:
         if len(self._cluster.groups) == 1 and groups:
             groups[0].port.put_if(name, items, token, on_done)
         else:
-            self._known(name, partial(self._put_if, name, items, token, on_done), token, on_done)
+            call = partial(self._put_if, name, items, self._until_ms())
+            self._known(name, partial(call, token, on_done), token, on_done)
 
     def _put_if(
-        self, name: str, items: Sequence[tuple[str, bytes | None, bytes | None]], token: Any, on_done: Done
+        self, name: str, items: Sequence[tuple[str, bytes | None, bytes | None]], until_ms: int, token: Any, on_done: Done
     ) -> None:
         batches: dict[int, list[int]] = {}
         try:
@@ -220,10 +262,12 @@ class ClusterTables:
                     fits[number] = fit
             on_done(token, fits)
 
-        calls = [
-            self._asked(index, "put_if", name, [items[number] for number in numbers])
-            for index, numbers in batches.items()
-        ]
+        calls: list[Call] = []
+        for index, numbers in batches.items():
+            batch = [items[number] for number in numbers]
+            question = partial(self._cluster.groups[index].port.put_if, name, batch)
+            again = self._later(partial(self._put_if, name, batch, until_ms))
+            calls.append(self._patiently(self._asked(index, question), again, until_ms))
         Gathering(calls, gathered)
 
     def put_together(
@@ -240,8 +284,8 @@ class ClusterTables:
         if len(self._cluster.groups) == 1 and groups:
             groups[0].port.put_together(name, key, expected, items, token, on_done)
         else:
-            call = partial(self._put_together, name, key, expected, items, token, on_done)
-            self._known(name, call, token, on_done)
+            call = partial(self._put_together, name, key, expected, items, self._until_ms())
+            self._known(name, partial(call, token, on_done), token, on_done)
 
     def _put_together(
         self,
@@ -249,6 +293,7 @@ class ClusterTables:
         key: str,
         expected: bytes | None,
         items: Sequence[tuple[str, bytes | None]],
+        until_ms: int,
         token: Any,
         on_done: Done,
     ) -> None:
@@ -257,7 +302,7 @@ class ClusterTables:
         except GantryError as error:
             on_done(token, error)
             return
-        # While a group is drained some of the rows may still lie there: what is set here counts, so they go.
+        # While rows move some of them may still lie elsewhere: what is set here counts, so they go.
         left: dict[int, list[tuple[str, bytes | None]]] = {}
         for one, _ in items:
             place = self.place_of(name, one)
@@ -273,23 +318,35 @@ class ClusterTables:
                 calls, None, lambda _token, gone: on_done(token, gone if isinstance(gone, GantryError) else True)
             )
 
-        self._asked(index, "put_together", name, key, expected, items)(None, done)
+        question = partial(self._cluster.groups[index].port.put_together, name, key, expected, items)
+        again = self._later(partial(self._put_together, name, key, expected, items, until_ms))
+        self._patiently(self._asked(index, question), again, until_ms)(None, done)
 
-    def _asked(self, index: int, method: str, *arguments: Any) -> Call:
+    def _asked(self, index: int, question: Call) -> Call:
         """What a group is to change of its rows. Of one that hangs nobody knows whether it does: as where its connection is lost."""
-        group = self._cluster.groups[index]
-        return self._cluster.decisions.ask(group, partial(getattr(group.port, method), *arguments))
+        return self._cluster.decisions.ask(self._cluster.groups[index], question)
 
     def home(self, name: str, key: str) -> Group:
         """The group where a row belongs: one of a session's filters where the session's own does."""
         return self._home(name, key, False)
 
     def _home(self, name: str, key: str, deputy: bool) -> Group:
-        return place_of(self._cluster, row_name(name, family_of(name, key)), deputy)[0]
+        return place_of(self._cluster, row_name(name, key), deputy)[0]
+
+    def _home_or_none(self, name: str, key: str) -> int | None:
+        """Index of a row's home, where it is in use."""
+        try:
+            return self.home(name, key).index
+        except GantryError:
+            return None
 
     def names(self) -> list[str]:
         """Tables that this process uses."""
         return list(self._tables)
+
+    def places(self, name: str) -> list[tuple[str, int]]:
+        """Where each row of a table lies: key, and index of the group."""
+        return list(self._tables[name].places.items())
 
     def target(self, name: str, key: str, deputy: bool = False) -> int:
         """Index of the group that a row is to be written at. Raises UNAVAILABLE."""

@@ -70,3 +70,7 @@ TAG = "tag/"
 
 GROUP_TABLES: Final = frozenset({LIGHTS_TABLE, MOVED_TABLE, STATE_TABLE, SLOTS_TABLE, TABLE})
 """What each group has for itself; the rows of other tables move when it is emptied."""
+
+
+STAYING_TABLES: Final = frozenset({"auth_user", "auth_policy", "auth_token", "mqtt_over"})
+"""Rows that brokers have for what they do themselves (who may use their Remoting door, whom their disk has no room for): they move only when it is emptied."""

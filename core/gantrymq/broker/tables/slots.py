@@ -6,11 +6,12 @@ its slots may have been given away meanwhile. A slot that goes to another group 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from gantrymq.broker.tables.group_tables import LIGHT_BITS, LIGHTS_TABLE, STATE_TABLE, TAG
-from gantrymq.broker.tables.slot_table import HEAD, SLOTS_TABLE, SlotTable
+from gantrymq.broker.port import row_name
+from gantrymq.broker.tables.group_tables import GROUP_TABLES, LIGHT_BITS, LIGHTS_TABLE, STATE_TABLE, STAYING_TABLES, TAG
+from gantrymq.broker.tables.slot_table import HEAD, SLOTS_TABLE, SlotTable, slot_of
 from gantrymq.model.errors import ErrorCode, GantryError
 
 if TYPE_CHECKING:
@@ -135,6 +136,18 @@ class Slots:
             raise GantryError(ErrorCode.NOT_OWNER, f"slot {slot} is {have.owner}'s, not {self.name}'s")
         if self._stopped.get(slot, _FOREVER) == epoch:
             raise GantryError(ErrorCode.NOT_OWNER, f"slot {slot} is on its way to another broker group")
+
+    def refuse_elsewhere(self, table: str, keys: Iterable[str]) -> None:
+        """Raise NOT_OWNER for rows that this broker has not, of names of other groups' slots: a row that moved there must not come back here."""
+        if not self.table.slots or table in GROUP_TABLES or table in STAYING_TABLES:
+            return
+        rows = self._tables.rows(table)
+        for key in keys:
+            if key not in rows:
+                slot = slot_of(row_name(table, key))
+                owner = self.table.slots[slot].owner
+                if owner != self.name:
+                    raise GantryError(ErrorCode.NOT_OWNER, f"slot {slot} of a new row of table {table} is {owner}'s, not {self.name}'s")
 
     def stop(self, wanted: Sequence[Under], only_free: bool) -> tuple[str, list[int]]:
         """Answer no more for these slots, of which `only_free` takes those without leases; until a later epoch says whose they are.

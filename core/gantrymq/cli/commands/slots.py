@@ -131,7 +131,7 @@ def _state(shown: dict[str, Any]) -> str:
 def rebalance(nameserver: Nameserver = None) -> None:
     """Give every broker as many slots as the others, and with them the queues of their names. May be stopped at any time, and repeated.
 
-    Leases, queues and consumers move with their slots; requests for them wait some milliseconds, and what consumers had not acknowledged comes again.
+    Leases, queues and consumers move with their slots, and gateways move sessions, exchanges and bindings behind them; requests for them wait some milliseconds, and what consumers had not acknowledged comes again.
     A broker that is draining gets none, one that does not answer keeps what it has.
     """
     options.run(do_rebalance, nameserver)
@@ -167,6 +167,8 @@ async def do_rebalance(admin: Admin, leaving: str = "") -> None:
                 "some slots stayed: a broker was started meanwhile, or its table changed; repeat the command",
             )
         await move_queues(found, await found.table(), staying, leaving)
+        if plan and not leaving:
+            CONSOLE.print("sessions, exchanges and bindings follow within seconds: the gateways move them")
 
 
 async def _move(found: Reached, known: SlotTable, plan: dict[int, str]) -> int:

@@ -113,7 +113,7 @@ ARGUMENTS: Final[dict[int, Any]] = {
     GatewayCode.STATS: tuple[list[Natural]],
     GatewayCode.DETAILS: tuple[list[Natural]],
     GatewayCode.PURGE: tuple[Natural],
-    GatewayCode.PUT: tuple[str, list[tuple[str, bytes | None]]],
+    GatewayCode.PUT: tuple[str, list[tuple[str, bytes | None]], bool],
     GatewayCode.PUT_IF: tuple[str, list[tuple[str, bytes | None, bytes | None]]],
     GatewayCode.PUT_TOGETHER: tuple[str, str, bytes | None, list[tuple[str, bytes | None]]],
     GatewayCode.WATCH_TABLE: tuple[str, bool],

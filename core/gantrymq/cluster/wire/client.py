@@ -502,7 +502,7 @@ class RemoteBrokerPort:
     def put(
         self, table: str, items: Sequence[tuple[str, bytes | None]], token: Any, on_done: Done, *, deputy: bool = False
     ) -> None:
-        self._call(GatewayCode.PUT, [table, list(items)], token, on_done)
+        self._call(GatewayCode.PUT, [table, list(items), deputy], token, on_done)
 
     def put_if(
         self, table: str, items: Sequence[tuple[str, bytes | None, bytes | None]], token: Any, on_done: Done

@@ -341,10 +341,15 @@ class GatewaySession:
         self._port.add_route(Route(row.route_id, row.kind, row.topic, row.expression, row.light), token, done)
 
     def _put(
-        self, table: str, items: list[tuple[str, bytes | None]], token: Command, done: Callable[[Any, Any], None]
+        self,
+        table: str,
+        items: list[tuple[str, bytes | None]],
+        deputy: bool,
+        token: Command,
+        done: Callable[[Any, Any], None],
     ) -> None:
         refuse_unreadable(table, items, CHECKS)
-        self._port.put(table, items, token, done)
+        self._port.put(table, items, token, done, deputy=deputy)
 
     def _put_if(
         self,
