@@ -67,5 +67,6 @@ class Leases:
     def drop_slots(self, slots: set[int]) -> None:
         """Another group decides about these: their holders are told."""
         for name, lease in [(name, lease) for name, lease in self._held.items() if lease.slot in slots]:
-            del self._held[name]
-            lease.on_lost(name)
+            if self._held.get(name) is lease:  # else whoever was told before has given it up
+                del self._held[name]
+                lease.on_lost(name)

@@ -260,6 +260,7 @@ def test_new_rows_that_nobody_else_makes_lie_at_the_deputy(back: bool) -> None:
     if back:
         site.start("b", disk)
         site.wait(SETTLE_MS)
+        place = "b"  # it has come home
     assert site.call(gateways.other, "put", "t", [(key, b"2")]) is None, "found where it is"
     assert site.nodes[place].broker.tables.rows("t") == {key: b"2"}
     assert site.call(gateways.one, "put", "t", [(key, None)]) is None
