@@ -29,8 +29,8 @@ ROWS_BYTES: Final = 4 << 20
 KEYS_PER_TURN: Final = 1_000
 """Keys whose home is looked up in one go: some 3 ms."""
 AGAIN_MS: Final = 1_000
-"""Between two looks while rows move: gateways that have not heard of it yet still write there."""
-LAST_LOOK_MS: Final = 10_000
+"""Between two rounds while rows move: gateways that have not heard of it yet still write there."""
+LAST_ROUND_MS: Final = 10_000
 """Behind the last change of slots or groups: by then every gateway has heard of it."""
 
 
@@ -43,17 +43,17 @@ class RowMoves:
         self._leases = leases
         self._due = False
         self._busy = False
-        """A look is under way, or was a moment ago."""
-        self._last_look_ms = 0
+        """A round is under way, or was a moment ago."""
+        self._last_round_ms = 0
         """When one more is due; 0: none."""
 
     def check(self) -> None:
         """Groups came, left, or are being emptied, or slots have other owners."""
         self._due = True
-        self._last_look_ms = self._cluster.wheel.now_ms() + LAST_LOOK_MS
-        self._look()
+        self._last_round_ms = self._cluster.wheel.now_ms() + LAST_ROUND_MS
+        self._begin()
 
-    def _look(self) -> None:
+    def _begin(self) -> None:
         if self._due and not self._busy and len(self._cluster.ready_groups()) > 1:
             self._due, self._busy = False, True
             run(self._work(), self._ended)
@@ -68,13 +68,13 @@ class RowMoves:
         wheel.call_at(wheel.now_ms() + AGAIN_MS, call)
 
     def _again(self, now_ms: int) -> None:
-        if self._last_look_ms and now_ms >= self._last_look_ms:
-            self._due, self._last_look_ms = True, 0
-        if self._last_look_ms and not self._due:
+        if self._last_round_ms and now_ms >= self._last_round_ms:
+            self._due, self._last_round_ms = True, 0
+        if self._last_round_ms and not self._due:
             self._later(self._again)
             return
         self._busy = False
-        self._look()
+        self._begin()
 
     def _work(self) -> Steps:
         """Returns whether rows moved, or another gateway moves them."""
@@ -145,7 +145,7 @@ class RowMoves:
         return moved
 
     def _move(self, table: str, source: Group, home: Group, rows: list[tuple[str, bytes]]) -> Steps:
-        """There first, then away here: a crash in between leaves both, and the next look goes on."""
+        """There first, then away here: a crash in between leaves both, and the next round goes on."""
         new: list[bool] = yield partial(home.port.put_if, table, [(key, None, value) for key, value in rows])
         newer = [
             (key, value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from gantrymq.broker.port import Done, family_of, row_name
 from gantrymq.cluster.everywhere import Everywhere
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gantrymq.cluster.group import Cluster, Group
 
 Watcher = Callable[[str, bytes | None], None]
+
 
 class _Table:
     """`places`: index of the group that holds each row (as many rows as one broker's table may have in each group)."""
@@ -169,7 +170,13 @@ class ClusterTables:
         return self._cluster.wheel.now_ms() + ASK_MS
 
     def _put(
-        self, name: str, items: Sequence[tuple[str, bytes | None]], until_ms: int, deputy: bool, token: Any, on_done: Done
+        self,
+        name: str,
+        items: Sequence[tuple[str, bytes | None]],
+        until_ms: int,
+        deputy: bool,
+        token: Any,
+        on_done: Done,
     ) -> None:
         batches: dict[int, list[tuple[str, bytes | None]]] = {}
         try:
@@ -185,11 +192,21 @@ class ClusterTables:
         calls: list[Call] = []
         for index, batch in batches.items():
             question = partial(self._cluster.groups[index].port.put, name, batch, deputy=deputy)
-            calls.append(self._patiently(self._asked(index, question), partial(self._put_again, name, batch, until_ms, deputy), until_ms))
+            calls.append(
+                self._patiently(
+                    self._asked(index, question), partial(self._put_again, name, batch, until_ms, deputy), until_ms
+                )
+            )
         everywhere(calls, token, on_done)
 
     def _put_again(
-        self, name: str, batch: Sequence[tuple[str, bytes | None]], until_ms: int, deputy: bool, token: Any, on_done: Done
+        self,
+        name: str,
+        batch: Sequence[tuple[str, bytes | None]],
+        until_ms: int,
+        deputy: bool,
+        token: Any,
+        on_done: Done,
     ) -> None:
         """A moment later, without rows that were put meanwhile."""
         number = self._cluster.number()
@@ -240,7 +257,12 @@ class ClusterTables:
             self._known(name, partial(call, token, on_done), token, on_done)
 
     def _put_if(
-        self, name: str, items: Sequence[tuple[str, bytes | None, bytes | None]], until_ms: int, token: Any, on_done: Done
+        self,
+        name: str,
+        items: Sequence[tuple[str, bytes | None, bytes | None]],
+        until_ms: int,
+        token: Any,
+        on_done: Done,
     ) -> None:
         batches: dict[int, list[int]] = {}
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gantrymq.broker.tables.group_tables import DRAINING, STATE_TABLE
 from gantrymq.cluster.port import ClusterPort
-from gantrymq.cluster.row_moves import AGAIN_MS, LAST_LOOK_MS
+from gantrymq.cluster.row_moves import AGAIN_MS, LAST_ROUND_MS
 from gantrymq.model.queue_policy import Policy
 from tests.cluster.several import Several
 from tests.cluster.site import Line
@@ -88,7 +88,7 @@ def moved_behind_its_back() -> tuple[Several, ClusterPort, str, Line]:
         site.call(gateway, "watch_table", "mine", lambda key, value: None)
     key = site.name_at("b", "mine/").partition("/")[2]
     assert site.call(late, "put", "mine", [(key, b"old")]) is None
-    site.wait(LAST_LOOK_MS + 2 * AGAIN_MS)  # else one is due only when a look has been a moment ago
+    site.wait(LAST_ROUND_MS + 2 * AGAIN_MS)  # else the next round waits for a moment
     line = site.line(late, "c")
     line.hang()
     site.move("b", "c", site.table().owned_by("b"))
@@ -127,7 +127,9 @@ def test_changes_under_a_condition_follow_a_row() -> None:
     box: list[object] = []
     late.put_if("mine", [(key, b"old", b"new")], None, lambda token, result: box.append(result))
     site.wait(100)
-    late.put_together("mine", key, b"new", [(key, b"newer"), ("else", b"1")], None, lambda token, result: box.append(result))
+    late.put_together(
+        "mine", key, b"new", [(key, b"newer"), ("else", b"1")], None, lambda token, result: box.append(result)
+    )
     line.thaw()
     site.wait(2000)
     assert box == [[True], True]

@@ -147,7 +147,10 @@ class Slots:
                 slot = slot_of(row_name(table, key))
                 owner = self.table.slots[slot].owner
                 if owner != self.name:
-                    raise GantryError(ErrorCode.NOT_OWNER, f"slot {slot} of a new row of table {table} is {owner}'s, not {self.name}'s")
+                    raise GantryError(
+                        ErrorCode.NOT_OWNER,
+                        f"slot {slot} of a new row of table {table} is {owner}'s, not {self.name}'s",
+                    )
 
     def stop(self, wanted: Sequence[Under], only_free: bool) -> tuple[str, list[int]]:
         """Answer no more for these slots, of which `only_free` takes those without leases; until a later epoch says whose they are.
