@@ -96,7 +96,7 @@ def test_a_stranger_is_refused_with_the_setting_that_lets_it_in(bench: Bench, st
 
 
 def test_a_strangers_gateway_call_changes_nothing(bench: Bench, stranger: FakeLink) -> None:
-    body = encode_body(["x", [["k", b"v"]]])
+    body = encode_body(["x", [["k", b"v"]], False])
     assert first(stranger, GatewayCode.PUT, body).code == ResponseCode.NO_PERMISSION
     assert bench.broker.tables.rows("x") == {}
     first(bench.connect(), GatewayCode.PUT, body)

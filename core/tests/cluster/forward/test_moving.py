@@ -85,7 +85,8 @@ def test_it_goes_on_and_back(back: bool):
 def test_its_policy_its_row_and_its_routes_go_along():
     site = ForwardSite("a", "b")
     light, cursor = site.queue("b", "a", "r1")
-    site.ask("b", "put", "amqp_queue", [("q", b"{}")])
+    site.nodes["b"].broker.put("amqp_queue", [("q", b"{}")], None, None)
+    site.run()
     policy = Policy("q", priorities=5, max_length=3, overflow="reject-publish", row=("amqp_queue", "q"))
     assert site.ask("b", "set_policy", cursor, policy) is None
     for number in (1, 3):

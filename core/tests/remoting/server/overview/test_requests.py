@@ -69,11 +69,12 @@ def test_backlog_counts_what_cursors_owe(bench: Bench) -> None:
     bench.turn.run_until_quiet()
     port.acquire(box[0].cursor, 1, 1, 1_000, None, lambda token, result: box.append(result))
     bench.turn.run_until_quiet()
-    assert find(bench, backlog=True)["backlog"] == {"ready": 2, "unacked": 1, "rows": 0}
+    assert find(bench, backlog=True)["backlog"] == {"ready": 2, "unacked": 1, "rows": 0, "tables": {}}
     bench.broker.put("cluster", [("member", b"1")], None, None)  # a group's own
     bench.broker.put("amqp_queue", [("/a", b"x"), ("/b", b"x")], None, None)
     bench.turn.run_until_quiet()
-    assert find(bench, backlog=True)["backlog"]["rows"] == 2
+    backlog = find(bench, backlog=True)["backlog"]
+    assert (backlog["rows"], backlog["tables"]) == (2, {"amqp_queue": 2})
 
 
 def test_answers_are_bounded_and_made_in_steps(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
