@@ -146,7 +146,7 @@ class ClusterTables:
         for key, _ in items if self._waiting else ():
             self._waiting.pop((name, key), None)
         groups = self._cluster.ready_groups()
-        if len(self._cluster.groups) == 1 and groups:
+        if len(self._cluster.groups) == 1 and groups and not self._cluster.slots.known:
             groups[0].port.put(name, items, token, on_done)
         else:
             call = partial(self._put, name, items, self._until_ms(), deputy)
@@ -250,7 +250,7 @@ class ClusterTables:
     ) -> None:
         """As TablePort.put_if: each row is compared where it lies. A row that is being moved is not as expected for a moment."""
         groups = self._cluster.ready_groups()
-        if len(self._cluster.groups) == 1 and groups:
+        if len(self._cluster.groups) == 1 and groups and not self._cluster.slots.known:
             groups[0].port.put_if(name, items, token, on_done)
         else:
             call = partial(self._put_if, name, items, self._until_ms())
@@ -303,7 +303,7 @@ class ClusterTables:
     ) -> None:
         """As TablePort.put_together."""
         groups = self._cluster.ready_groups()
-        if len(self._cluster.groups) == 1 and groups:
+        if len(self._cluster.groups) == 1 and groups and not self._cluster.slots.known:
             groups[0].port.put_together(name, key, expected, items, token, on_done)
         else:
             call = partial(self._put_together, name, key, expected, items, self._until_ms())

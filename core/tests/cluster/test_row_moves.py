@@ -5,6 +5,7 @@ from __future__ import annotations
 from gantrymq.broker.tables.group_tables import DRAINING, STATE_TABLE
 from gantrymq.cluster.port import ClusterPort
 from gantrymq.cluster.row_moves import AGAIN_MS, LAST_ROUND_MS
+from gantrymq.model.errors import ErrorCode
 from gantrymq.model.queue_policy import Policy
 from tests.cluster.several import Several
 from tests.cluster.site import Line
@@ -134,3 +135,11 @@ def test_changes_under_a_condition_follow_a_row() -> None:
     site.wait(2000)
     assert box == [[True], True]
     assert site.nodes["c"].broker.tables.rows("mine")[key] == b"newer"
+
+
+def test_a_gateway_that_knows_one_broker_of_several_puts_nothing_of_the_others_there() -> None:
+    site = Several("a", "b")
+    alone = site.gateway("a")
+    key = site.name_at("b", "mine/").partition("/")[2]
+    assert site.call(alone, "put", "mine", [(key, b"1")]).code is ErrorCode.UNAVAILABLE
+    assert lies_at(site, key) == []

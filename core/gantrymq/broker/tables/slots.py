@@ -139,17 +139,17 @@ class Slots:
 
     def refuse_elsewhere(self, table: str, keys: Iterable[str]) -> None:
         """Raise NOT_OWNER for rows that this broker has not, of names of other groups' slots: a row that moved there must not come back here."""
-        if not self.table.slots or table in GROUP_TABLES or table in STAYING_TABLES:
+        if not self.keeper or table in GROUP_TABLES or table in STAYING_TABLES:
             return
         rows = self._tables.rows(table)
         for key in keys:
             if key not in rows:
                 slot = slot_of(row_name(table, key))
-                owner = self.table.slots[slot].owner
-                if owner != self.name:
+                have = self.table.slots.get(slot)
+                if have is not None and have.owner != self.name:
                     raise GantryError(
                         ErrorCode.NOT_OWNER,
-                        f"slot {slot} of a new row of table {table} is {owner}'s, not {self.name}'s",
+                        f"slot {slot} of a new row of table {table} is {have.owner}'s, not {self.name}'s",
                     )
 
     def stop(self, wanted: Sequence[Under], only_free: bool) -> tuple[str, list[int]]:
