@@ -87,6 +87,7 @@ class LocalBrokerPort:
     """See `BrokerPort` for every method. One object per gateway process or remote link: leases, taps and holders belong to it."""
 
     keeps_order = True
+    up = True
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

@@ -400,6 +400,10 @@ class BrokerPort(LogPort, RoutePort, QueuePort, TablePort, LeasePort, Protocol):
     keeps_order: bool
     """What changes something is stored in the order in which it is called, reads of `open_cursor` aside: nobody has to wait for one call with the next."""
 
+    @property
+    def up(self) -> bool:
+        """A broker is connected; false before the calls that were open at the last one are answered with UNAVAILABLE."""
+
     def answers_for(self, name: str) -> bool:
         """Whether the broker group that decides about a name (`lease_name`, `row_name`, `seat_name`) is there and answers, as far as is known: what
         the server may name as it likes gets a name for which this is true."""

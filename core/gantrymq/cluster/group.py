@@ -171,10 +171,12 @@ class Cluster(Protocol):
 
     turn: Turn
     wheel: Wheel
-    up: bool
     groups: list[Group]
     joining: list[Group]
     places: dict[str, list[tuple[Group, int]]]
+
+    @property
+    def up(self) -> bool: ...
 
     def ready_groups(self) -> list[Group]: ...
 

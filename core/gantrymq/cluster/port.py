@@ -95,7 +95,8 @@ class ClusterPort:
         self._made = 0
         """Light queues made here: the groups take turns."""
         self._states: list[Callable[[bool], None]] = []
-        self.up = False
+        self._shown = False
+        """What `watch_state` told last."""
         self.complete = False
         """Every group that the nameservers named at the start was there once, or its time is over."""
         self._on_close = on_close
@@ -149,7 +150,7 @@ class ClusterPort:
     def _join(self, group: Group, attempt: int) -> None:
         if attempt == group.attempt:
             group.pending.clear()
-            group.settled = not self.up  # at the start nobody was told less than we are
+            group.settled = not self._shown  # at the start nobody was told less than we are
             self.joining.append(group)
             run(self._bring_up(group), partial(self._joined, group, attempt))
 
@@ -189,10 +190,10 @@ class ClusterPort:
     def _show_state(self) -> None:
         if not self.complete and self.groups and all(group.ready for group in self.groups):
             self.complete = True
-        up = self.complete and bool(self._ready)
-        if up == self.up:
+        up = self.up
+        if up == self._shown:
             return
-        self.up = up
+        self._shown = up
         if not up:
             self._forget()
         for on_state in list(self._states):
@@ -658,12 +659,16 @@ class ClusterPort:
     def drop_lease(self, name: str, epoch: int) -> None:
         self._leases.drop(name, epoch)
 
+    @property
+    def up(self) -> bool:
+        return self.complete and any(group.port.up for group in self._ready)
+
     def answers_for(self, name: str) -> bool:
         return self._owned.answers_for(name)
 
     def watch_state(self, on_state: Callable[[bool], None]) -> None:
         self._states.append(on_state)
-        on_state(self.up)
+        on_state(self._shown)
 
     # What a group that comes needs (cluster/join.py).
 

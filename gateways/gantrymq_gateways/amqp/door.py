@@ -546,7 +546,7 @@ class AmqpDoor:
         if channel.cancels:
             channel.send_cancels()
         if isinstance(error, GantryError):
-            error = amqp_error(error)
+            error = amqp_error(error, self.gateway.port.up)
         if isinstance(error, AmqpError):
             self._fail(channel, error, number)
         elif error is not None:
@@ -614,7 +614,7 @@ class AmqpDoor:
     def publish_failed(self, channel: PublishingChannel, code: ErrorCode) -> None:
         """See publish.Publishers."""
         if isinstance(channel, Channel) and not channel.dead:
-            self._fail(channel, amqp_error(GantryError(code)), NUMBER_PUBLISH)
+            self._fail(channel, amqp_error(GantryError(code), self.gateway.port.up), NUMBER_PUBLISH)
 
     def settled(self, channel: PublishingChannel) -> None:
         """See publish.Publishers."""

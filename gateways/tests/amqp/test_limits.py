@@ -258,6 +258,16 @@ def test_failed_binding_can_be_made_again() -> None:
     assert peer.count("q") == 1
 
 
+def test_a_call_that_is_open_when_the_only_broker_is_lost_ends_the_connection() -> None:
+    """Not the channel with 404: nobody said that there is no such queue."""
+    server = Server()
+    peer = server.client()
+    server.port.fail_next("create_light", ErrorCode.UNAVAILABLE)
+    server.port.up = False
+    ((_, name, arguments),) = peer.call("queue.declare", 0, "q", False, True, False, False, False, [])
+    assert (name, arguments[0]) == ("connection.close", 541)
+
+
 def test_lost_broker_closes_connections_and_comes_back() -> None:
     server = Server()
     server.port.watch_state(server.gateway.broker_state)

@@ -19,13 +19,17 @@ _ERROR_CODES: Final = {
     ErrorCode.NO_PERMISSION: 403,
     ErrorCode.QUEUE_NOT_FOUND: NOT_FOUND,
     ErrorCode.NOT_FOUND: NOT_FOUND,
+    ErrorCode.UNAVAILABLE: NOT_FOUND,
     ErrorCode.BUSY: 506,
     ErrorCode.STORE_FULL: 506,
 }
-"""Failures of the broker as reply codes; every other one is 541. Codes from 500 on end the connection."""
+"""Failures of the broker as reply codes; every other one is 541. Codes from 500 on end the connection.
+
+What only one broker of several decides is not there while that one is away, as a queue of a RabbitMQ node that is down; the channel ends, the connection's others go on."""
 
 
-def amqp_error(error: GantryError) -> AmqpError:
-    """A failure of the broker on AMQP's terms."""
-    code = _ERROR_CODES.get(error.code, INTERNAL_ERROR)
+def amqp_error(error: GantryError, is_up: bool) -> AmqpError:
+    """A failure of the broker on AMQP's terms. `is_up`: a broker is connected."""
+    is_lost = error.code is ErrorCode.UNAVAILABLE and not is_up
+    code = INTERNAL_ERROR if is_lost else _ERROR_CODES.get(error.code, INTERNAL_ERROR)
     return AmqpError(code, error.text, connection=code >= 500)
