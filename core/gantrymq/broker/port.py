@@ -307,7 +307,7 @@ class QueuePort(Protocol):
 
     def catch_up(self, cursor: int, token: object, on_done: Done) -> None:
         """Before one reads: answered when the cursor's queue has all that it gets of what anybody was answered for so far, at whatever broker group;
-        after half a second in any case. Result: whether anything may have come meanwhile."""
+        after two seconds in any case. Result: whether anything may have come meanwhile."""
 
     def purge(self, cursor: int, token: object, on_done: Done) -> None:
         """Drop every ready entry (not the leased ones). Result: their number."""

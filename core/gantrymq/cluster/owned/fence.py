@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from gantrymq.broker.port import Done
     from gantrymq.cluster.group import Cluster, Group
 
+ASKED_MAX: Final = 4
+"""How often an owner is asked, half a second each time (`receiving.AWAIT_MS`, so short that it is not taken for one that hangs): a disk may stall for a second."""
 LATE_MS: Final = 3_000
 """So long nobody waits for an owner that did not catch up with a source in time: the two may not reach each other, and every read would wait."""
 
@@ -28,7 +30,7 @@ class Fence:
         """By source and owner: until when nobody waits, where the owner did not catch up in time."""
 
     def pass_through(self, owner: Group | None, token: Any, on_done: Done) -> None:
-        """To a queue's owner, if it has one. `on_done(token, whether others were asked)`, after half a second at most; at once where no other group is
+        """To a queue's owner, if it has one. `on_done(token, whether others were asked)`, after two seconds at most; at once where no other group is
         in use."""
         if owner is None:
             on_done(token, False)
@@ -49,10 +51,11 @@ class Fence:
         ask = self._cluster.decisions.ask
         try:
             life, offset = yield ask(source, partial(source.port.forward_end, owner.name))
-            is_there: bool = yield ask(owner, partial(owner.port.await_forward, source.name, life, offset))
+            for _ in range(ASKED_MAX):
+                is_there: bool = yield ask(owner, partial(owner.port.await_forward, source.name, life, offset))
+                if is_there:
+                    self._late.pop((source.index, owner.index), None)
+                    return
         except GantryError:
             return  # whoever reads there hears of it himself
-        if is_there:
-            self._late.pop((source.index, owner.index), None)
-        else:
-            self._late[source.index, owner.index] = self._cluster.wheel.now_ms() + LATE_MS
+        self._late[source.index, owner.index] = self._cluster.wheel.now_ms() + LATE_MS
