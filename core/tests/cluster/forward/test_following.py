@@ -228,6 +228,22 @@ def test_what_is_not_on_the_owners_disk_is_kept_by_the_source():
     assert site.bodies("b", cursor) == numbered(0, 20)
 
 
+def test_what_came_over_a_connection_that_broke_is_settled_over_the_next():
+    """Although nothing is published any more."""
+    site = ForwardSite("a", "b")
+    _, cursor = site.queue("b", "a")
+    site.unflushed.add("b")
+    site.publish("a", *numbered(0, 20))
+    site.wait(300)
+    site.cut("a", "b")
+    site.unflushed.clear()
+    site.wait(200)
+    assert site.nodes["a"].broker.sending.behind(site.peer("a", "b")) == 20
+    site.mend("a", "b")
+    assert site.nodes["a"].broker.sending.behind(site.peer("a", "b")) == 0
+    assert site.bodies("b", cursor) == numbered(0, 20)
+
+
 def test_an_owner_without_power_gets_again_what_it_lost():
     site = ForwardSite("a", "b")
     _, cursor = site.queue("b", "a")
