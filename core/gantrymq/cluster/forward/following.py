@@ -242,8 +242,8 @@ class Following:
         port = self._port
         info: CursorInfo = yield partial(port.open_cursor, f"~{light}", CURSOR_GROUP, EARLIEST)
         at = self._broker.receiving.progress(self._name, life)
-        # What was taken over an earlier connection, and not settled before that ended.
-        self._broker.receiving.when_flushed(partial(self._flushed, attempt, info.cursor, at, 0))
+        if at:  # it was taken over an earlier connection, and may not have been settled before that ended
+            self._broker.receiving.when_flushed(partial(self._flushed, attempt, info.cursor, at, 0))
         while attempt == self._attempt:
             if self._unflushed >= UNFLUSHED_MAX:
                 yield pause(self._until_records)
