@@ -614,7 +614,8 @@ class AmqpDoor:
     def publish_failed(self, channel: PublishingChannel, code: ErrorCode) -> None:
         """See publish.Publishers."""
         if isinstance(channel, Channel) and not channel.dead:
-            self._fail(channel, amqp_error(GantryError(code), self.gateway.port.up), NUMBER_PUBLISH)
+            # 404 would say that there is no such exchange: of what could not be stored the whole connection hears.
+            self._fail(channel, amqp_error(GantryError(code), False), NUMBER_PUBLISH)
 
     def settled(self, channel: PublishingChannel) -> None:
         """See publish.Publishers."""
