@@ -50,7 +50,7 @@ class FakeCursor:
         self.counts: dict[int, int] = {}
         self.armed = True
         self.on_ready: Callable[[int], None] | None = None
-        self.seats: dict[int, tuple[Terms, Callable[[int, bool], None]]] = {}
+        self.seats: dict[int, tuple[Terms, Callable[[int, bool | None], None]]] = {}
         self.active = 0
 
 
@@ -496,7 +496,7 @@ class FakePort:
         return CursorInfo(cursor.handle, ready, len(cursor.leased), cursor.next_offset, len(cursor.seats))
 
     def take_seat(
-        self, cursor: int, terms: Terms, on_turn: Callable[[int, bool], None], token: object, on_done: Done
+        self, cursor: int, terms: Terms, on_turn: Callable[[int, bool | None], None], token: object, on_done: Done
     ) -> None:
         if self._failed("take_seat", token, on_done):
             return

@@ -287,9 +287,10 @@ class QueuePort(Protocol):
         first that was stored at that `time` or later."""
 
     def take_seat(
-        self, cursor: int, terms: Terms, on_turn: Callable[[int, bool], None], token: object, on_done: Done
+        self, cursor: int, terms: Terms, on_turn: Callable[[int, bool | None], None], token: object, on_done: Done
     ) -> None:
-        """Register a consumer. Result: (seat, whether it has the turn); `on_turn(seat, active)` when that changes. Seats end with the port.
+        """Register a consumer. Result: (seat, whether it has the turn); `on_turn(seat, active)` when that changes, `on_turn(seat, None)` when the
+        seat is lost: its broker was away, and another came there that is exclusive. Seats end with the port.
         LEASE_HELD: it wants to be alone and is not, or another is exclusive."""
 
     def leave_seat(self, cursor: int, seat: int, token: object, on_done: Done) -> None:

@@ -351,7 +351,7 @@ class ClusterCursors:
             part.group.port.watch(part.local, None if on_ready is None else partial(self._part_ready, found, part))
 
     def take_seat(
-        self, cursor: int, terms: Terms, on_turn: Callable[[int, bool], None], token: Any, on_done: Done
+        self, cursor: int, terms: Terms, on_turn: Callable[[int, bool | None], None], token: Any, on_done: Done
     ) -> None:
         try:
             found = self._cursor(cursor)

@@ -214,7 +214,7 @@ class ClusterSeat:
 
     __slots__ = ("active", "asked", "group", "inner", "number", "on_turn", "terms")
 
-    def __init__(self, number: int, terms: Terms, on_turn: Callable[[int, bool], None]) -> None:
+    def __init__(self, number: int, terms: Terms, on_turn: Callable[[int, bool | None], None]) -> None:
         self.number = number
         self.terms = terms
         self.on_turn = on_turn

@@ -597,7 +597,7 @@ class ClusterPort:
         self._cursors.watch(cursor, on_ready)
 
     def take_seat(
-        self, cursor: int, terms: Terms, on_turn: Callable[[int, bool], None], token: Any, on_done: Done
+        self, cursor: int, terms: Terms, on_turn: Callable[[int, bool | None], None], token: Any, on_done: Done
     ) -> None:
         self._settled(partial(self._cursors.take_seat, cursor, terms, on_turn), token, on_done)
 

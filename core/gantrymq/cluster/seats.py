@@ -1,7 +1,7 @@
 """Seats of a gateway process over several broker groups: a queue's consumers are registered at the group that has the queue.
 
 While that group is away they go on as they were, and new ones are refused; when it is back they are registered again. Who meets an exclusive
-consumer there that came meanwhile goes on unregistered, and the log says so.
+consumer there that came meanwhile has lost its seat, and is told.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ClusterSeats:
         cursor: ClusterCursor,
         part: Part,
         terms: Terms,
-        on_turn: Callable[[int, bool], None],
+        on_turn: Callable[[int, bool | None], None],
         token: Any,
         on_done: Done,
     ) -> None:
@@ -98,7 +98,10 @@ class ClusterSeats:
         try:
             yield from self._take_at(cursor, part, seat)
         except GantryError as error:
-            if error.code is not ErrorCode.UNAVAILABLE:
+            if error.code is ErrorCode.LEASE_HELD and cursor.seats.pop(seat.number, None) is not None:
+                log.info("a consumer of queue %s lost its place: %s", cursor.queue, error.text)
+                seat.on_turn(seat.number, None)
+            elif error.code not in (ErrorCode.LEASE_HELD, ErrorCode.UNAVAILABLE):
                 log.warning("a consumer of queue %s is not registered any more: %s", cursor.queue, error.text)
             return
         if seat.number not in cursor.seats:  # it left meanwhile

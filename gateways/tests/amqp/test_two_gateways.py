@@ -112,6 +112,24 @@ def test_an_exclusive_consumer_is_alone_in_all_gateways() -> None:
     assert reply == [(2, "basic.consume-ok", ["c"])]
 
 
+def test_a_consumer_that_lost_its_place_to_an_exclusive_one_is_cancelled() -> None:
+    """Its broker was away, and the other gateway's was not: RabbitMQ's consumer_cancel_notify."""
+    one, _ = two()
+    a = one.client()
+    a.declare("q")
+    consume(a, "q", "c")
+    (cursor,) = [cursor for cursor in one.port.cursors.values() if cursor.seats]
+    ((seat, (_, on_turn)),) = cursor.seats.items()
+    on_turn(seat, None)
+    one.settle()
+    assert parse(a.link.take()) == [(1, "basic.cancel", ["c", True])]
+    a.ask(publish(1, "", "q", b"1"))
+    assert delivered(a) == []
+    assert a.count("q") == 1
+    cursor.seats.clear()  # as the broker's are
+    assert consume(a, "q", "c")[0] == (1, "basic.consume-ok", ["c"])
+
+
 def test_consumers_are_counted_and_an_auto_delete_queue_goes_with_the_last_anywhere() -> None:
     one, other = two()
     a, b = one.client(), other.client(1, 2)

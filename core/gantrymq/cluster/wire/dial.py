@@ -67,7 +67,7 @@ class GatewayConnection(asyncio.Protocol):
         self._asked: asyncio.Future[Command] | None = None
         """Before the port has the connection: an answer that is waited for."""
         self._frames = FrameReader()
-        self.ended = asyncio.Event()
+        self.ended: asyncio.Future[None] = loop.create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
@@ -87,7 +87,8 @@ class GatewayConnection(asyncio.Protocol):
         self._transport = None
         if self._asked is not None and not self._asked.done():
             self._asked.set_exception(ConnectionResetError("closed by the broker"))
-        self.ended.set()
+        if not self.ended.done():  # who waits for it may have been cancelled
+            self.ended.set_result(None)
 
     async def ask(self, command: Command) -> Command:
         """One request before the port has the connection. Raises OSError."""
@@ -287,20 +288,24 @@ class Dialer:
     async def _watch(self, connection: GatewayConnection) -> None:
         """Until the connection ends; a broker that says nothing after a hello is gone (half-open connections say nothing). One that is busy
         answers what it was asked before."""
-        while not connection.ended.is_set():
-            with anyio.move_on_after(HELLO_EVERY_S):
-                await connection.ended.wait()
-                return
-            said = asyncio.Event()
-            self.port.hello(said, lambda token, result: token.set())
-            while not said.is_set():
+        while not await self._ends(connection, HELLO_EVERY_S):
+            said: asyncio.Future[Any] = self._loop.create_future()
+            self.port.hello(said, lambda token, result: token.done() or token.set_result(result))
+            while not said.done():
                 heard, silence_s = self.port.heard, ANSWER_S if self._is_alone() else SILENCE_S
-                with anyio.move_on_after(silence_s):
-                    await said.wait()
+                if await self._ends(connection, silence_s, said):
+                    return
                 if self.port.heard == heard:
                     log.warning("broker %s: nothing heard for %.0f s", self._name, silence_s)
                     connection.abort()
                     return
+
+    @staticmethod
+    async def _ends(connection: GatewayConnection, within_s: float, said: asyncio.Future[Any] | None = None) -> bool:
+        """Whether it ended before that time was over or something was `said`: a process that was stopped reads the end behind its timers."""
+        awaited = {connection.ended} if said is None else {connection.ended, said}
+        await asyncio.wait(awaited, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+        return connection.ended.done()
 
     def _send(self, frame: bytes) -> None:
         if self._connection is not None:

@@ -78,8 +78,10 @@ def test_what_any_nameserver_knows_counts() -> None:
 class Broker:
     """Answers the first hello, and none after it; may say something else all the time."""
 
-    def __init__(self, talks: bool) -> None:
+    def __init__(self, talks: bool, leaves: bool = False) -> None:
         self.talks = talks
+        self.leaves = leaves
+        """It ends the connection instead of answering the second hello."""
         self.served: set[asyncio.Task[None]] = set()
         self.asked = asyncio.Event()
         """A second hello came."""
@@ -99,6 +101,8 @@ class Broker:
                     writer.write(codec.encode(Command(0, None, body, asked.opaque, FLAG_RESPONSE)))
                 else:
                     self.asked.set()
+                    if self.leaves:
+                        writer.close()
                     if self.talks:
                         self.talk(writer, 6)
         writer.close()
@@ -152,6 +156,15 @@ def test_a_broker_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch)
 def test_a_broker_that_is_busy_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     broker = Broker(True)
     assert kept(monkeypatch, broker, False, lambda lost: broker.talked.wait()) == [False, True]
+
+
+def test_a_connection_that_ends_behind_a_hello_is_lost_at_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not when the broker has said nothing for some time, while others are used: nobody would see that all were lost together."""
+    assert kept(monkeypatch, Broker(False, True), False, lambda lost: lost.wait())[:3] == [False, True, False]
+    assert "connection lost" in caplog.text
+    assert "nothing heard" not in caplog.text
 
 
 def test_the_only_broker_is_waited_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:

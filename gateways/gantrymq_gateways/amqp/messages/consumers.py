@@ -355,7 +355,11 @@ class Queue:
                 raise AmqpError(ACCESS_REFUSED, f"queue '{self.name}' in vhost '/' in exclusive use") from None
             raise
 
-    def _turned(self, consumer: Consumer, _seat: int, active: bool) -> None:
+    def _turned(self, consumer: Consumer, _seat: int, active: bool | None) -> None:
+        if active is None:
+            self.remove(consumer)
+            consumer.on_cancel(consumer)
+            return
         if consumer.active == active:
             return
         consumer.active = active
