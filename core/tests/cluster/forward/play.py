@@ -144,7 +144,8 @@ class Play:
         told, batch, sent = self.told, [], []
         for _ in range(self.lot.choice((1, 1, 3))):
             tag = self.lot.choice(TAGS)
-            publish = Publish(len(told.publishes), publisher, name, self.disks.get(name, 0), tag, told.now())
+            met = frozenset(self.site.nodes[name].broker.sending.peers)
+            publish = Publish(len(told.publishes), publisher, name, self.disks.get(name, 0), tag, told.now(), met=met)
             told.publishes[publish.id] = publish
             sent.append(publish)
             batch.append(Message("t", b"%d" % publish.id, f"TAGS\x01{tag}\x02".encode(), tag))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
+from tests.cluster.slots.slot_site import KEEPER
+
 NEVER = 1 << 60
 ANY = ""
 """Tag of a route that every record matches."""
@@ -16,7 +18,7 @@ class Violation(AssertionError):
 
 @dataclass(slots=True)
 class Publish:
-    """`disk`: how many disks its source had had before."""
+    """`disk`: how many disks its source had had before. `met`: the groups that its source knew when it was sent."""
 
     id: int
     publisher: int
@@ -26,6 +28,7 @@ class Publish:
     sent: int
     confirmed: int = NEVER
     refused: bool = False
+    met: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -64,7 +67,7 @@ class Queue:
 
     def bound(self, publish: Publish) -> bool | None:
         """Whether a route led here from before it was sent until after it was confirmed; None: that is not sure."""
-        if self._may_be_late(publish):
+        if self._may_be_late(publish) or self._is_unknown(publish):
             return None
         states = [self._bound(tag, publish) for tag in (publish.tag, ANY)]
         if True in states:
@@ -79,6 +82,11 @@ class Queue:
             for tag in (publish.tag, ANY)
             for operation in self.operations.get(tag, [])
         )
+
+    def _is_unknown(self, publish: Publish) -> bool:
+        """The disk of the metadata group was replaced while this owner was away: with an empty one it founds the cluster anew, and takes records
+        before the owner is back."""
+        return publish.source == KEEPER != self.owner and publish.disk > 0 and self.owner not in publish.met
 
     def _bound(self, tag: str, publish: Publish) -> bool | None:
         state: bool | None = False if self.reset < 0 else None
