@@ -42,8 +42,7 @@ from gantrymq.broker.slices import Upkeep
 from gantrymq.broker.tables.snapshots import SnapshotWork
 from gantrymq.broker.tables.tables import Rows
 from gantrymq.broker_metrics import BrokerMetrics, registered
-from gantrymq.cluster.forward.following import PeerPort
-from gantrymq.cluster.forward.peers import Peers
+from gantrymq.cluster.forward.peers import OtherPort, Peers
 from gantrymq.cluster.forward.pulls import Pulls
 from gantrymq.cluster.slots.keeping import SlotKeeper, tell_gateways
 from gantrymq.cluster.wire.dial import Dialer
@@ -249,7 +248,7 @@ class BrokerService:
             with anyio.move_on_after(FOUNDING_S):
                 await tried.wait()
 
-        def connect(name: str) -> tuple[PeerPort, Callable[[], None]]:
+        def connect(name: str) -> tuple[OtherPort, Callable[[], None]]:
             dialer = Dialer(context.nameservers, name, key, tls, lambda: False)
             self._dialers.append(dialer)
             context.spawn(dialer.keep)

@@ -33,8 +33,7 @@ from gantrymq.broker.config import BrokerConfig, GatewayConfig, TopicsConfig
 from gantrymq.broker.local import LocalBrokerPort
 from gantrymq.broker.port import EARLIEST, Outcome, Route
 from gantrymq.broker.routing.router import load_route_sets, route_to_bytes
-from gantrymq.cluster.forward.following import PeerPort
-from gantrymq.cluster.forward.peers import Peers
+from gantrymq.cluster.forward.peers import OtherPort, Peers
 from gantrymq.cluster.forward.pulls import Pulls
 from gantrymq.cluster.slots.keeping import SlotKeeper
 from gantrymq.cluster.wire.client import RemoteBrokerPort
@@ -157,7 +156,7 @@ class Site:
         cable = Cable(self.groups[name], self._busy)
         self.cables.append(cable)
         cable.port.connected(None, lambda token, result: cable.port.ready())
-        port: PeerPort = cable.port
+        port: OtherPort = cable.port
         return port, lambda: None
 
     def _call_later(self, delay_s: float, call: Callable[[], None]) -> None:

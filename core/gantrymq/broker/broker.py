@@ -33,6 +33,7 @@ from gantrymq.broker.forward.leaving import Leaving
 from gantrymq.broker.forward.marks import marked
 from gantrymq.broker.forward.receiving import Receiving
 from gantrymq.broker.forward.sending import Sending
+from gantrymq.broker.forward.traces import Traces
 from gantrymq.broker.matches import NO_MATCH, RouteMatch, Tap, is_behind
 from gantrymq.broker.own_rows import CHECKS, NEXT
 from gantrymq.broker.parts import Part
@@ -154,10 +155,11 @@ class Broker:
         self.slots = Slots(config, self.tables, turn, self.leases)
         self.sending = Sending(self, self.slots, config.forward_records_max, options.random_bits)
         self.receiving = Receiving(self, self.slots, self.sending)
-        self.arriving = Arriving(self, self.queues, self.sending, self.receiving)
+        self.traces = Traces(self, self.sending)
+        self.arriving = Arriving(self, self.queues, self.sending, self.receiving, self.traces)
         self.leaving = Leaving(self, self.queues, self.sending)
         self.parts: list[Part] = [
-            self.delays, self.transactions, self.pops, self.arriving, self.queues, self.leaving, self.slots, self.receiving, self.sending
+            self.delays, self.transactions, self.pops, self.traces, self.arriving, self.queues, self.leaving, self.slots, self.receiving, self.sending
         ]  # fmt: skip
         self.redirects = self._by_kind()
         self.request_flush: Callable[[], None] = options.request_flush

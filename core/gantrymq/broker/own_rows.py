@@ -129,6 +129,8 @@ def _check_route(key: str, value: bytes) -> None:
 _leaving = _shape(tuple[_Number, str])
 _coming = _shape(tuple[str, _Number])
 _come = _shape(tuple[str, _Number, list[tuple[str, str]]])
+_came = _shape(tuple[_Number, str, _Number])
+_ended = _shape(list[str])
 
 
 def _check_forward(key: str, value: bytes) -> None:
@@ -142,7 +144,13 @@ def _check_forward(key: str, value: bytes) -> None:
             _coming(key, value)
         except msgspec.ValidationError:
             _come(key, value)
-    elif kind not in ("to", "read", "source", "start") or not rest or int(value) < 0:
+    elif kind == "came":
+        _id(rest.rpartition("/")[2])
+        _came(key, value)
+    elif kind == "ended":
+        _id(rest)
+        _ended(key, value)
+    elif kind not in ("to", "read", "source", "start", "consumed") or not rest or int(value) < 0:
         raise ValueError("no forward queue, progress, source, start, or queue on its way")
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gantrymq.broker.consuming.acks import RECORD_BYTES_MAX, AckKind, decode, encode_state
 from gantrymq.broker.forward.described import Described, Offsets, Place
 from gantrymq.broker.forward.marks import split
+from gantrymq.broker.forward.traces import Came
 from gantrymq.broker.port import Delivery, Route
 from gantrymq.broker.queues.engine import RETRY_MS
 from gantrymq.broker.routing.router import route_from_bytes, route_to_bytes
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from gantrymq.broker.consuming.window import AckWindow
     from gantrymq.broker.forward.receiving import Receiving
     from gantrymq.broker.forward.sending import Sending
+    from gantrymq.broker.forward.traces import Traces
     from gantrymq.broker.parts import Context
     from gantrymq.broker.port import Done
     from gantrymq.broker.queues.engine import QueueEngine
@@ -45,15 +47,17 @@ Take = Callable[[str, Sequence[tuple[int, int]], Any, "Done"], None]
 
 
 class Arrival:
-    """One queue on its way here. `name`: its id in the cluster; `light`: its number here."""
+    """One queue on its way here. `name`: its id in the cluster; `light`: its number here; `move`: which attempt of
+    this start it is."""
 
-    __slots__ = ("following", "light", "name", "offsets", "rows", "source", "source_light")
+    __slots__ = ("following", "light", "move", "name", "offsets", "rows", "source", "source_light")
 
-    def __init__(self, name: int, source: str, source_light: int, light: int) -> None:
+    def __init__(self, name: int, source: str, source_light: int, light: int, move: str) -> None:
         self.name = name
         self.source = source
         self.source_light = source_light
         self.light = light
+        self.move = move
         self.offsets = Offsets()
         self.following = -1
         """Offset there from which on it is to be read; negative: from the first that somebody is not done with."""
@@ -64,8 +68,11 @@ class Arrival:
 class Arriving:
     """See the module."""
 
-    def __init__(self, broker: Context, queues: QueueEngine, sending: Sending, receiving: Receiving) -> None:
+    def __init__(
+        self, broker: Context, queues: QueueEngine, sending: Sending, receiving: Receiving, traces: Traces
+    ) -> None:
         self._broker = broker
+        self._traces = traces
         self._queues = queues
         self._sending = sending
         self._receiving = receiving
@@ -73,8 +80,6 @@ class Arriving:
         self._names: dict[int, int] = {}
         """Ids of the queues that have come here, by their number here."""
         self._deciding: set[int] = set()
-        self._unsettled: set[int] = set()
-        """Ids of those that came here in this start, and that their source may still have: it will ask."""
         self._asked: list[tuple[Sequence[tuple[int, int]], Any, Done]] = []
         """Who wants to know whether queues came, while that is on its way to the disk."""
         self._new_routes: set[str] = set()
@@ -107,12 +112,15 @@ class Arriving:
             self._names[light] = int(key)
 
     def _light_row(self, key: str, value: bytes | None) -> None:
-        """A queue that has come here is gone, if it has not gone on. That it came stays where its source would take it back else."""
+        """A queue that has come here is gone, if it has not gone on: it has ended."""
         name = self._names.pop(int(key), 0) if value is None and key.isdecimal() else 0
-        moved = self._moved(name)
-        if name and moved.light == int(key):
-            row = moved_to(0, moved.moves) if name in self._unsettled else None
-            self._broker.put_rows([(MOVED_TABLE, str(name), row)])
+        if name and self._moved(name).light == int(key):
+            self._traces.ended(name)
+
+    def find_ended(self) -> None:
+        """Behind the start: a queue had ended, and a crash came before that was noted."""
+        for light in [light for light in self._names if self._broker.tables.kept("light", str(light)) is None]:
+            self._light_row(str(light), None)
 
     def taken_by(self, take: Take) -> None:
         """Who takes queues of other groups (cluster/forward/moving.py)."""
@@ -129,13 +137,13 @@ class Arriving:
 
     # The copy.
 
-    def begin(self, name: int, source: str, source_light: int, token: Any, on_done: Done) -> None:
+    def begin(self, name: int, source: str, source_light: int, move: str, token: Any, on_done: Done) -> None:
         """Answers with an `Arrival`, or an error."""
         if name in self._arrivals or self._moved(name).light:
             on_done(token, GantryError(ErrorCode.BUSY, f"queue ~{name} is here, or on its way here"))
             return
         light, rows = self._broker.new_light()
-        arrival = self._arrivals[name] = Arrival(name, source, source_light, light)
+        arrival = self._arrivals[name] = Arrival(name, source, source_light, light, move)
         row = (TABLE, f"{COMING}{name}", json.dumps([COPYING, light]).encode())
 
         def stored(token: Any, result: Any) -> None:
@@ -202,9 +210,10 @@ class Arriving:
             texts = [(route.route_id, route_to_bytes(route).decode()) for route in leading]
             rows.append((TABLE, f"{COMING}{arrival.name}", json.dumps(["in", arrival.light, texts]).encode()))
             rows.append((MOVED_TABLE, str(arrival.name), moved_to(arrival.light, each.moves + 1)))
+            came = Came(arrival.source_light, arrival.move, each.moves + 1)
+            rows.append(self._traces.came(arrival.source, arrival.name, came))
             routes += leading
         self._deciding.update([arrival.name for arrival in arrivals])
-        self._unsettled.update(self._deciding)
         self._receiving.deciding += 1
         self._new_routes = {route.route_id for route in routes}
         for route in routes:  # from now on as well for what others have stored without knowing what this group wants
@@ -245,8 +254,8 @@ class Arriving:
                     self._broker.router.remove(route_id)
                     self._sending.moved_back(arrival.source, route_id, value)
             self._end(arrivals)
-            self.settled([arrival.name for arrival in arrivals])
             for arrival in arrivals:
+                self._traces.settled(arrival.source, [arrival.name])
                 self._drop(arrival)
             on_done(token, result)
             return
@@ -289,9 +298,9 @@ class Arriving:
             self._deciding.discard(arrival.name)
         self._answer()
 
-    def settled(self, names: Sequence[int]) -> None:
-        """Their source has deleted what it had, or they did not come."""
-        self._unsettled.difference_update(names)
+    def unsettled(self, source: str) -> list[tuple[int, Came]]:
+        """Queues that have come from there, and of which it has not said that its part is gone."""
+        return [each for each in self._traces.unsettled(source) if each[0] not in self._deciding]
 
     # Who asks.
 
@@ -305,6 +314,10 @@ class Arriving:
 
     def _moved(self, name: int) -> Moved:
         return moved_from(self._broker.tables.rows(MOVED_TABLE).get(str(name)))
+
+    def _moves_of(self, name: int) -> int:
+        """...also where it has ended since, as long as its source does not know that it came."""
+        return max(self._moved(name).moves, self._traces.moves_of(name))
 
     def came(self, queues: Sequence[tuple[int, int]], token: Any, on_done: Done) -> None:
         """Of queues that go here (id, how often they had moved before): whether they came, each. What is still on its way does not come any more; what
@@ -322,7 +335,7 @@ class Arriving:
             if any(name in self._deciding for name, _ in queues):
                 self._asked.append((queues, token, on_done))
                 continue
-            on_done(token, [self._moved(name).moves > before for name, before in queues])
+            on_done(token, [self._moves_of(name) > before for name, before in queues])
 
 
 def _no_cluster(source: str, queues: Sequence[tuple[int, int]], token: Any, on_done: Done) -> None:

@@ -21,6 +21,14 @@ LEAVING: Final = "leaving/"
 COMING: Final = "coming/"
 """`coming/ID`: a queue on its way here (value: JSON, `copying` or `in`, its light queue here, and of the second its routes)."""
 
+CAME: Final = "came/"
+"""`came/SOURCE/ID`: a queue that came from that group, which has not said yet that its part is gone (value: JSON of its light queue there, the move,
+and how often it had moved then)."""
+ENDED: Final = "ended/"
+"""`ended/ID`: a queue that had moved and has ended here (value: JSON of the groups that have not heard of it yet)."""
+CONSUMED: Final = "consumed/"
+"""`consumed/LIGHT`: an auto-delete queue that had consumers when it went on its way, or came: without any after that it goes (value: 1)."""
+
 
 def door_queues(lights: Mapping[str, bytes], rows: Mapping[str, bytes]) -> set[str]:
     """Of the rows of table `light` those that are no forward queues, by `rows` of table `forward`: what doors made."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gantrymq.broker.forward.holding import Ends, Holding
     from gantrymq.broker.forward.receiving import Receiving
     from gantrymq.broker.forward.sending import Sending
+    from gantrymq.broker.forward.traces import Traces
     from gantrymq.broker.port import Done, Scanned
     from gantrymq.services import Clock
 
@@ -64,6 +65,7 @@ class Taking(Protocol):
     """This broker."""
 
     arriving: Arriving
+    traces: Traces
     holding: Holding
     receiving: Receiving
     sending: Sending
@@ -107,7 +109,7 @@ class Mover:
         move = f"{self._broker.sending.life}/{self._moves}"
         try:
             for light, name in queues:
-                arrivals.append((yield partial(self._broker.arriving.begin, name, source, light)))
+                arrivals.append((yield partial(self._broker.arriving.begin, name, source, light, move)))
             for arrival in arrivals:
                 yield from self._copy(port, arrival)
             frozen: list[bytes] = yield partial(port.freeze_lights, queues, self._own, move)
@@ -137,7 +139,7 @@ class Mover:
             self._go_on(ports)
         (result,) = yield partial(_as_answer, partial(port.end_freeze, lights, move, True))
         if not isinstance(result, GantryError):
-            self._broker.arriving.settled([name for _, name in queues])
+            self._broker.traces.settled(source, [name for _, name in queues])
 
     def _decide(self, arrivals: Sequence[Arrival], described: Sequence[Described]) -> Steps:
         (result,) = yield partial(_as_answer, partial(self._broker.arriving.decide, arrivals, described))

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gantrymq.broker.port import SEATS
-from gantrymq.broker.tables.group_tables import LIGHTS_TABLE, MOVED_TABLE
+from gantrymq.broker.tables.group_tables import LIGHTS_TABLE
 from gantrymq.cluster.group import ASK_MS
 from gantrymq.cluster.patience import hangs
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -151,9 +151,6 @@ class OwnedQueues:
             yield self._cluster.decisions.ask(group, question, gone)
             if light in group.lights:
                 yield partial(group.port.put, LIGHTS_TABLE, [(str(light), None)])
-            for other in self._cluster.ready_groups():
-                if other is not group and light in other.moved:  # it sees to its own row by itself
-                    other.port.put(MOVED_TABLE, [(str(light), None)], None, lambda token, result: None)
 
         run(steps(), partial(deleted, token))
 

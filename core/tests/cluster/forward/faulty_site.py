@@ -8,8 +8,7 @@ from typing import Any
 
 from gantrymq.broker.config import BrokerConfig
 from gantrymq.broker.tables.slot_table import SLOTS_TABLE, given_away
-from gantrymq.cluster.forward.following import PeerPort
-from gantrymq.cluster.forward.peers import Peers
+from gantrymq.cluster.forward.peers import OtherPort, Peers
 from gantrymq.cluster.slots import changes
 from gantrymq.cluster.slots.keeping import SlotKeeper
 from gantrymq.net.procedures.driver import run
@@ -62,7 +61,7 @@ class FaultySite(ForwardSite):
         self.nodes[name] = node
         self.away.discard(name)
 
-        def connect(other: str) -> tuple[PeerPort, Callable[[], None]]:
+        def connect(other: str) -> tuple[OtherPort, Callable[[], None]]:
             line: Any = self.dial(name, other)
             return line, line.close
 

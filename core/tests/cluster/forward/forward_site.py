@@ -9,8 +9,7 @@ from gantrymq.broker.config import BrokerConfig
 from gantrymq.broker.forward.sending import Peer
 from gantrymq.broker.port import EARLIEST, Outcome, Route
 from gantrymq.broker.tables.slot_table import given_away
-from gantrymq.cluster.forward.following import PeerPort
-from gantrymq.cluster.forward.peers import Peers
+from gantrymq.cluster.forward.peers import OtherPort, Peers
 from gantrymq.cluster.forward.pulls import Pulls
 from gantrymq.cluster.slots.changes import forget
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -37,7 +36,7 @@ class ForwardSite(SlotSite):
         super().begin(name, files)
         node = self.nodes[name]
 
-        def connect(other: str) -> tuple[PeerPort, Callable[[], None]]:
+        def connect(other: str) -> tuple[OtherPort, Callable[[], None]]:
             line = self.lines.get((name, other))
             if line is not None and line.up:
                 line.cut()

@@ -8,7 +8,7 @@ import pytest
 
 from gantrymq.broker.forward.described import described_from
 from gantrymq.broker.port import EARLIEST, Outcome
-from gantrymq.broker.tables.forward_table import COMING, LEAVING, TABLE
+from gantrymq.broker.tables.forward_table import CAME, COMING, CONSUMED, ENDED, LEAVING, TABLE
 from gantrymq.broker.tables.group_tables import MOVED_TABLE, moved_from
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
@@ -33,8 +33,9 @@ def cursor_of(site: ForwardSite, where: str, name: int = NAME) -> int:
 
 
 def nothing_is_left(site: ForwardSite) -> None:
-    for node in site.nodes.values():
-        assert not [key for key in node.broker.tables.rows(TABLE) if key.startswith((LEAVING, COMING))]
+    for node in [node for name, node in site.nodes.items() if name not in site.away]:
+        left = (LEAVING, COMING, CAME, ENDED, CONSUMED)
+        assert not [key for key in node.broker.tables.rows(TABLE) if key.startswith(left)]
         assert not node.broker.leaving.frozen
         assert not node.broker.holding.targets
 
@@ -353,7 +354,7 @@ def test_a_group_that_takes_queues_holds_its_own_publishers_a_second_at_most():
     nothing_is_left(site)
 
 
-@pytest.mark.parametrize("when", ["away", "killed"])
+@pytest.mark.parametrize("when", ["away", "killed", "all"])
 def test_a_queue_that_was_deleted_where_it_came_is_not_taken_back(when: str):
     site = ForwardSite("a", "b", "c")
     light, _ = site.queue("b", "a", "r1")
@@ -361,10 +362,12 @@ def test_a_queue_that_was_deleted_where_it_came_is_not_taken_back(when: str):
     site.nodes["b"].broker.leaving.gone = lambda *arguments: None  # type: ignore[method-assign]
     site.begun("c", "take_queues", "b", [(light, NAME)])
     site.wait(200)
-    files = site.kill("b") if when == "killed" else None
+    files = None if when == "away" else site.kill("b")
     if files is None:
         site.cut("b", "c")
         del site.nodes["b"].broker.leaving.gone
+    if when == "all":
+        site.start("c", site.kill("c"))
     assert site.ask("c", "delete_light", light_of(site, "c")) is None
     site.wait(5_000)
     if files is not None:
@@ -374,6 +377,7 @@ def test_a_queue_that_was_deleted_where_it_came_is_not_taken_back(when: str):
     site.wait(5_000)
     assert str(light) not in site.nodes["b"].broker.tables.rows("light")
     assert not site.nodes["b"].broker.tables.rows("route")
+    assert not any(node.broker.tables.rows(MOVED_TABLE) for node in site.nodes.values())
     nothing_is_left(site)
 
 
@@ -384,6 +388,47 @@ def test_a_queue_that_has_come_and_gone_leaves_nothing_where_it_was_last():
     assert site.ask("a", "delete_light", light_of(site, "a")) is None
     site.wait(100)
     assert not site.nodes["a"].broker.tables.rows(MOVED_TABLE)
+    assert not any(node.broker.tables.rows(MOVED_TABLE) for node in site.nodes.values())
+    nothing_is_left(site)
+
+
+def test_a_group_that_was_away_when_a_moved_queue_ended_says_no_more_that_it_had_it():
+    site = ForwardSite("a", "b", "c")
+    light, _ = site.queue("b", "a", "r1")
+    assert move(site, "b", "c", light) is None
+    files = site.kill("b")
+    assert site.ask("c", "delete_light", light_of(site, "c")) is None
+    site.wait(2_000)
+    assert [key for key in site.nodes["c"].broker.tables.rows(TABLE) if key.startswith(ENDED)]
+    site.start("c", site.kill("c"))
+    site.start("b", files)
+    assert str(NAME) in site.nodes["b"].broker.tables.rows(MOVED_TABLE)
+    site.wait(2_000)
+    assert not any(node.broker.tables.rows(MOVED_TABLE) for node in site.nodes.values())
+    nothing_is_left(site)
+
+
+def test_a_group_that_is_forgotten_is_told_nothing():
+    site = ForwardSite("a", "b", "c")
+    light, _ = site.queue("b", "a", "r1")
+    assert move(site, "b", "c", light) is None
+    site.kill("b")
+    assert site.ask("c", "delete_light", light_of(site, "c")) is None
+    site.forget("b")
+    site.wait(2_000)
+    assert not any(site.nodes[name].broker.tables.rows(MOVED_TABLE) for name in ("a", "c"))
+    nothing_is_left(site)
+
+
+def test_a_crash_between_the_end_of_a_queue_and_its_note_leaves_nothing():
+    site = ForwardSite("a", "b")
+    light, _ = site.queue("b", "a", "r1")
+    assert move(site, "b", "a", light) is None
+    site.nodes["a"].broker.traces.ended = lambda name: None  # type: ignore[method-assign]
+    assert site.ask("a", "delete_light", light_of(site, "a")) is None
+    site.start("a", site.kill("a"))
+    site.wait(2_000)
+    assert not any(node.broker.tables.rows(MOVED_TABLE) for node in site.nodes.values())
     nothing_is_left(site)
 
 
