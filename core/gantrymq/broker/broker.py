@@ -154,8 +154,7 @@ class Broker:
         self.transactions, self.pops = Transactions(self, options.transactions), Pops(self)
         self.slots = Slots(config, self.tables, turn, self.leases)
         self.sending = Sending(self, self.slots, config.forward_records_max, options.random_bits)
-        self.receiving = Receiving(self, self.slots, self.sending)
-        self.traces = Traces(self, self.sending)
+        self.receiving, self.traces = Receiving(self, self.slots, self.sending), Traces(self, self.sending)
         self.arriving = Arriving(self, self.queues, self.sending, self.receiving, self.traces)
         self.leaving = Leaving(self, self.queues, self.sending)
         self.parts: list[Part] = [

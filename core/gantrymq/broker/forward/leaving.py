@@ -97,11 +97,13 @@ class Leaving:
         return f"queue {self._queues.name_of(f'~{light}')}"
 
     def read(self, light: int, offset: int, bytes_max: int) -> Scanned:
-        """Entries from `offset` on (negative: from the first that somebody is not done with), one at least. What is gone is passed over. May raise
-        `Cold`; NOT_SUPPORTED for a record that cannot be read."""
+        """Entries from `offset` on (negative: from the first that somebody is not done with), one at least; of `bytes_max` 0 none, and `following` is
+        the queue's end. What is gone is passed over. May raise `Cold`; NOT_SUPPORTED for a record that cannot be read."""
         first = max(offset, self.begin(light))
         cursors, store = self._broker.cursors, self._broker.store
         end = store.light_visible_end(light)
+        if not bytes_max:
+            return Scanned([], end, first >= end)
         found = cursors.of_queue(f"~{light}")
         if not found or first >= end:
             return Scanned([], max(first, end), True)

@@ -26,8 +26,6 @@ CAME: Final = "came/"
 and how often it had moved then)."""
 ENDED: Final = "ended/"
 """`ended/ID`: a queue that had moved and has ended here (value: JSON of the groups that have not heard of it yet)."""
-CONSUMED: Final = "consumed/"
-"""`consumed/LIGHT`: an auto-delete queue that had consumers when it went on its way, or came: without any after that it goes (value: 1)."""
 
 
 def door_queues(lights: Mapping[str, bytes], rows: Mapping[str, bytes]) -> set[str]:

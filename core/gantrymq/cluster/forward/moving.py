@@ -1,6 +1,6 @@
 """Queues that come from another broker group, with what is in them: copied while they are in use, frozen there for the rest, then here.
 
-    copy      entries of the queue, as far as they are there, behind each other into a queue here that nobody knows
+    copy      entries of the queue, in passes until few are left, behind each other into a queue here that nobody knows
     freeze    at the source: nobody gets anything, what was given out is back, on the disk
     hold      at every group: nothing new is stored that may be the queue's; how far their forward queues reach
     read      the source has all of that; this group has the rest of the copy, and has caught up with the others itself
@@ -37,8 +37,11 @@ log = logging.getLogger(__name__)
 DECIDE_MS: Final = 500
 """From the first question to hold; half of what a group holds."""
 READ_BYTES: Final = 1 << 20
-ROUNDS_MAX: Final = 100_000
-"""Reads before the freeze: a queue that fills faster than it is copied is frozen all the same, and given up if that takes too long."""
+NEVER: Final = 1 << 62
+FEW: Final = 1_000
+"""Entries that may be left for the freeze: one read takes them."""
+STALLED_MAX: Final = 3
+"""Passes one behind the other after which no fewer entries are left (a quarter less at least): the queues fill as fast as they are copied."""
 
 
 class MovePort(Protocol):
@@ -110,8 +113,7 @@ class Mover:
         try:
             for light, name in queues:
                 arrivals.append((yield partial(self._broker.arriving.begin, name, source, light, move)))
-            for arrival in arrivals:
-                yield from self._copy(port, arrival)
+            yield from self._copy_ahead(port, arrivals)
             frozen: list[bytes] = yield partial(port.freeze_lights, queues, self._own, move)
         except GantryError as error:
             self._broker.arriving.give_up(arrivals)
@@ -121,9 +123,10 @@ class Mover:
         try:
             described = [described_from(each) for each in frozen]
             yield from self._read_all(ports, source, arrivals)
-            for arrival, each in zip(arrivals, described, strict=True):
-                yield from self._copy(port, arrival)
-                if arrival.following < each.end:
+            ends = yield from self._ends(port, arrivals)  # behind the freeze it got what others had for it
+            for arrival, each, end in zip(arrivals, described, ends, strict=True):
+                yield from self._copy(port, arrival, end)
+                if arrival.following < max(each.end, end):
                     raise GantryError(ErrorCode.BUSY, f"queue ~{arrival.name} was not read to its end")
             if self._broker.clock.boot_ms() - asked_ms > DECIDE_MS:
                 raise GantryError(ErrorCode.BUSY, f"it took more than {DECIDE_MS} ms since the queues were frozen")
@@ -149,9 +152,37 @@ class Mover:
                 raise result
             log.warning("queues have come here; not every broker group knows it yet: %s", result.text)
 
-    def _copy(self, port: MovePort, arrival: Arrival) -> Steps:
-        """Up to the end that it has now."""
-        for _ in range(ROUNDS_MAX):
+    def _copy_ahead(self, port: MovePort, arrivals: Sequence[Arrival]) -> Steps:
+        """Until little is left for the freeze, in passes that each copy what there is when they begin. Raises LIMIT_REACHED."""
+        least, stalled = NEVER, 0
+        while True:
+            ends = yield from self._ends(port, arrivals)
+            rest = sum([max(end - max(arrival.following, 0), 0) for arrival, end in zip(arrivals, ends, strict=True)])
+            stalled = stalled + 1 if rest > least - least // 4 else 0
+            if stalled >= STALLED_MAX and rest > FEW:
+                names = ", ".join([f"~{arrival.name}" for arrival in arrivals])
+                raise GantryError(
+                    ErrorCode.LIMIT_REACHED,
+                    f"queue {names} fills as fast as it is copied ({rest} entries are left after {STALLED_MAX} passes that did not make it less); "
+                    f"move it when less is published",
+                )
+            least = min(least, rest)
+            for arrival, end in zip(arrivals, ends, strict=True):
+                yield from self._copy(port, arrival, end)
+            if rest <= FEW:
+                return
+
+    def _ends(self, port: MovePort, arrivals: Sequence[Arrival]) -> Steps:
+        """Offsets behind all that the queues have now."""
+        ends: list[int] = []
+        for arrival in arrivals:
+            found: Scanned = yield partial(port.read_light, arrival.source_light, arrival.following, 0)
+            ends.append(found.following)
+        return ends
+
+    def _copy(self, port: MovePort, arrival: Arrival, end: int) -> Steps:
+        """Entries below that offset."""
+        while arrival.following < end:
             found: Scanned = yield partial(port.read_light, arrival.source_light, arrival.following, READ_BYTES)
             yield partial(self._broker.arriving.copy, arrival, found.deliveries)
             arrival.following = found.following

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gantrymq.broker.port import Outcome
-from gantrymq.broker.tables.forward_table import COMING, LEAVING, TABLE
+from gantrymq.broker.tables.forward_table import CAME, COMING, ENDED, LEAVING, TABLE
 from gantrymq.broker.tables.group_tables import LIGHT_BITS, MOVED_TABLE, moved_from
 from gantrymq.model.errors import GantryError
 from gantrymq.store.testing import MemoryFileSystem
@@ -170,7 +170,7 @@ class MovingPlay(Play):
             return why
         for name in self.names:
             broker = self.site.nodes[name].broker
-            left = [key for key in broker.tables.rows(TABLE) if key.startswith((LEAVING, COMING))]
+            left = [key for key in broker.tables.rows(TABLE) if key.startswith((LEAVING, COMING, CAME, ENDED))]
             if left or broker.leaving.frozen or broker.holding.targets:
                 self.quiet_ms = 0
                 return f"{name} has {left} {broker.leaving.frozen} {broker.holding.targets}"

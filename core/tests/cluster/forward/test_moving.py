@@ -8,8 +8,9 @@ import pytest
 
 from gantrymq.broker.forward.described import described_from
 from gantrymq.broker.port import EARLIEST, Outcome
-from gantrymq.broker.tables.forward_table import CAME, COMING, CONSUMED, ENDED, LEAVING, TABLE
+from gantrymq.broker.tables.forward_table import CAME, COMING, ENDED, LEAVING, TABLE
 from gantrymq.broker.tables.group_tables import MOVED_TABLE, moved_from
+from gantrymq.cluster.forward.moving import FEW, STALLED_MAX
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.message import Message
 from gantrymq.model.queue_policy import Policy
@@ -34,7 +35,7 @@ def cursor_of(site: ForwardSite, where: str, name: int = NAME) -> int:
 
 def nothing_is_left(site: ForwardSite) -> None:
     for node in [node for name, node in site.nodes.items() if name not in site.away]:
-        left = (LEAVING, COMING, CAME, ENDED, CONSUMED)
+        left = (LEAVING, COMING, CAME, ENDED)
         assert not [key for key in node.broker.tables.rows(TABLE) if key.startswith(left)]
         assert not node.broker.leaving.frozen
         assert not node.broker.holding.targets
@@ -501,3 +502,47 @@ def test_large_records_are_copied_ahead_and_not_left_for_the_freeze():
     assert len(reads) > 2
     assert not any(reads), "something was left for the freeze"
     assert len(site.bodies("a", cursor_of(site, "a"))) == 1_200
+
+
+def publish_while_reading(site: ForwardSite, monkeypatch: pytest.MonkeyPatch, counts: list[int]) -> None:
+    """So many records enter the queue at the begin of each pass."""
+    leaving = site.nodes["b"].broker.leaving
+    read = leaving.read
+
+    def filled(light: int, offset: int, bytes_max: int) -> Any:
+        if not bytes_max and counts:
+            batch = [Message("t", b"x", b"TAGS\x01a\x02", "a") for _ in range(counts.pop(0))]
+            site.nodes["b"].port.submit(batch, None, lambda token, result: None)
+            site.nodes["b"].turn.run_until_quiet()
+        return read(light, offset, bytes_max)
+
+    monkeypatch.setattr(leaving, "read", filled)
+
+
+def test_a_queue_that_fills_as_fast_as_it_is_copied_stays_and_says_so(monkeypatch: pytest.MonkeyPatch):
+    site = ForwardSite("a", "b")
+    light, cursor = site.queue("b", "a", "r1")
+    publish_while_reading(site, monkeypatch, [FEW + 1] * 50)
+    result = move(site, "b", "a", light)
+    assert code_of(result) is ErrorCode.LIMIT_REACHED
+    assert (
+        f"queue ~{NAME} fills as fast as it is copied ({FEW + 1} entries are left after {STALLED_MAX} passes"
+        in result.text
+    )
+    site.wait(500)
+    monkeypatch.undo()
+    assert len(site.bodies("b", cursor)) == (FEW + 1) * (STALLED_MAX + 1)
+    assert move(site, "b", "a", light) is None
+    nothing_is_left(site)
+
+
+def test_a_queue_that_fills_more_slowly_than_it_is_copied_goes(monkeypatch: pytest.MonkeyPatch):
+    site = ForwardSite("a", "b")
+    light, _ = site.queue("b", "a", "r1")
+    counts = [4_000, 4_000, 3_000, 2_900, 2_000, 1_200, FEW, 0, 0]
+    total = sum(counts)
+    publish_while_reading(site, monkeypatch, counts)
+    assert move(site, "b", "a", light) is None
+    assert counts == [0], "it was asked once more, behind the freeze"
+    assert len(site.bodies("a", cursor_of(site, "a"))) == total
+    nothing_is_left(site)
