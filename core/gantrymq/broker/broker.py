@@ -28,6 +28,7 @@ from gantrymq.broker.deletion import deletions
 from gantrymq.broker.deletion.deleting import Deleting
 from gantrymq.broker.deletion.refused import Refused, append_fit, as_refusal, leave_out
 from gantrymq.broker.forward.arriving import Arriving
+from gantrymq.broker.forward.deserted import Deserted
 from gantrymq.broker.forward.holding import Holding
 from gantrymq.broker.forward.leaving import Leaving
 from gantrymq.broker.forward.marks import marked
@@ -137,8 +138,7 @@ class Broker:
         self.row_checks: Mapping[str, RowCheck] = CHECKS if options.row_checks is None else options.row_checks
         self.deleting: Deleting = Deleting(self)
         self.offsets: ConsumerOffsets = ConsumerOffsets(self.deleting.going, self.deleting.before_offset)
-        self.commits = OffsetCommits(self.offsets, wheel, self.put_rows)
-        self.leases = Leases()
+        self.commits, self.leases = OffsetCommits(self.offsets, wheel, self.put_rows), Leases()
         self.stats: BrokerStats = BrokerStats(clock, config.cluster)
         self.settings: Settings = Settings(self, topics_config)
         self.gate = AckGate(always_open=not sync_flush)
@@ -156,9 +156,10 @@ class Broker:
         self.sending = Sending(self, self.slots, config.forward_records_max, options.random_bits)
         self.receiving, self.traces = Receiving(self, self.slots, self.sending), Traces(self, self.sending)
         self.arriving = Arriving(self, self.queues, self.sending, self.receiving, self.traces)
-        self.leaving = Leaving(self, self.queues, self.sending)
+        deserted = Deserted(self, self.queues)
+        self.leaving = Leaving(self, self.queues, self.sending, deserted)
         self.parts: list[Part] = [
-            self.delays, self.transactions, self.pops, self.traces, self.arriving, self.queues, self.leaving, self.slots, self.receiving, self.sending
+            self.delays, self.transactions, self.pops, self.traces, self.arriving, self.queues, self.leaving, deserted, self.slots, self.receiving, self.sending
         ]  # fmt: skip
         self.redirects = self._by_kind()
         self.request_flush: Callable[[], None] = options.request_flush

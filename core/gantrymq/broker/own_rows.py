@@ -150,7 +150,7 @@ def _check_forward(key: str, value: bytes) -> None:
     elif kind == "ended":
         _id(rest)
         _ended(key, value)
-    elif kind not in ("to", "read", "source", "start") or not rest or int(value) < 0:
+    elif kind not in ("to", "read", "source", "start", "consumed") or not rest or int(value) < 0:
         raise ValueError("no forward queue, progress, source, start, or queue on its way")
 
 

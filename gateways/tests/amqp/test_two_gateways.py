@@ -198,3 +198,21 @@ def test_a_vhost_that_one_deletes_is_closed_at_the_other() -> None:
     ((_, _, arguments),) = other.connect().enter("v")
     assert arguments[1] == "NOT_ALLOWED - vhost v not found"
     assert root.declare("jobs") == [(1, "queue.declare-ok", ["jobs", 0, 0])]
+
+
+def test_a_queue_that_is_gone_with_its_broker_is_declared_anew() -> None:
+    one, other = two()
+    a, b = one.client(), other.client()
+    a.call("exchange.declare", 0, "e", "direct", False, True, False, False, False, [])
+    for name in ("q", "own"):
+        a.declare(name, exclusive=name == "own")
+        a.call("queue.bind", 0, name, "e", "k", False, [])
+    b.declare("q")
+    for name in ("q", "own"):
+        light = one.gateway.definitions.queues[name].light
+        one.port.delete_light(light, None, lambda token, result: None)
+        a.declare(name, exclusive=name == "own")
+        assert one.gateway.definitions.queues[name].light != light
+    assert b.call("queue.bind", 0, "q", "e", "k", False, []) == [(1, "queue.bind-ok", [])]
+    b.ask(publish(1, "e", "k", b"1"), publish(1, "", "own", b"2"))
+    assert (a.count("q"), b.count("q"), a.count("own")) == (1, 1, 1)

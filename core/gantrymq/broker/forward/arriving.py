@@ -19,7 +19,7 @@ from gantrymq.broker.forward.traces import Came
 from gantrymq.broker.port import Delivery, Route
 from gantrymq.broker.queues.engine import RETRY_MS
 from gantrymq.broker.routing.router import route_from_bytes, route_to_bytes
-from gantrymq.broker.tables.forward_table import COMING, TABLE
+from gantrymq.broker.tables.forward_table import COMING, CONSUMED, TABLE
 from gantrymq.broker.tables.group_tables import MOVED_TABLE, Moved, moved_from, moved_to
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.queue_policy import TABLE as POLICIES
@@ -210,6 +210,8 @@ class Arriving:
             texts = [(route.route_id, route_to_bytes(route).decode()) for route in leading]
             rows.append((TABLE, f"{COMING}{arrival.name}", json.dumps(["in", arrival.light, texts]).encode()))
             rows.append((MOVED_TABLE, str(arrival.name), moved_to(arrival.light, each.moves + 1)))
+            if each.consumed:
+                rows.append((TABLE, f"{CONSUMED}{arrival.light}", b"1"))
             came = Came(arrival.source_light, arrival.move, each.moves + 1)
             rows.append(self._traces.came(arrival.source, arrival.name, came))
             routes += leading

@@ -22,7 +22,8 @@ class Place(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class Described(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """`end`: its maximum offset. `moves`: how often it has moved. `routes`: rows of table `route`. `row`: table, key and value of its door's row, which goes with it."""
+    """`end`: its maximum offset. `moves`: how often it has moved. `routes`: rows of table `route`. `row`: table, key and value of its door's row, which goes with it.
+    `consumed`: it goes with its last consumer, and had one when it was frozen."""
 
     light: _Natural
     end: _Natural
@@ -30,6 +31,7 @@ class Described(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     places: list[Place]
     routes: list[tuple[str, bytes]]
     row: tuple[str, str, bytes] | None
+    consumed: bool = False
 
 
 _decode: Final = msgspec.msgpack.Decoder(Described).decode

@@ -16,7 +16,7 @@ from gantrymq.broker.consuming.acks import encode_state
 from gantrymq.broker.forward.described import Described, Place, described_to
 from gantrymq.broker.port import Delivery, Scanned
 from gantrymq.broker.routing.router import route_from_bytes, route_to_bytes
-from gantrymq.broker.tables.forward_table import LEAVING, TABLE
+from gantrymq.broker.tables.forward_table import CONSUMED, LEAVING, TABLE
 from gantrymq.broker.tables.group_tables import MOVED_TABLE, moved_from, moved_to
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.model.queue_policy import TABLE as POLICIES
@@ -24,6 +24,7 @@ from gantrymq.model.queue_policy import policy_from
 
 if TYPE_CHECKING:
     from gantrymq.broker.consuming.known.table import Cursor
+    from gantrymq.broker.forward.deserted import Deserted
     from gantrymq.broker.forward.sending import Sending
     from gantrymq.broker.parts import Context
     from gantrymq.broker.port import Done
@@ -47,8 +48,9 @@ class Leave(NamedTuple):
 class Leaving:
     """See the module."""
 
-    def __init__(self, broker: Context, queues: QueueEngine, sending: Sending) -> None:
+    def __init__(self, broker: Context, queues: QueueEngine, sending: Sending, deserted: Deserted) -> None:
         self._broker = broker
+        self._deserted = deserted
         self._queues = queues
         self._sending = sending
         self.frozen: dict[int, Leave] = {}
@@ -133,6 +135,7 @@ class Leaving:
         for light, name in queues:
             self._freeze(light, name, target, move)
         rows: Rows = [(TABLE, f"{LEAVING}{light}", json.dumps([name, target]).encode()) for light, name in queues]
+        rows += self._deserted.rows([light for light, _ in queues])
 
         def stored(_token: Any, result: Any) -> None:
             if isinstance(result, GantryError):
@@ -174,7 +177,7 @@ class Leaving:
             if (value := tables.rows("route").get(route_id)) is not None
         ]
         end, moves = self._broker.store.light_visible_end(light), self.moves_of(self.frozen[light].name)
-        return described_to(Described(light, end, moves, places, routes, row))
+        return described_to(Described(light, end, moves, places, routes, row, self._deserted.noted(light)))
 
     def moves_of(self, name: int) -> int:
         """How often a queue that is here has moved."""
@@ -196,6 +199,10 @@ class Leaving:
             self._queues.resume(light)
             for cursor in self._broker.cursors.of_queue(f"~{light}"):
                 self._broker.cursors.fire(cursor)
+        if move:
+            self._deserted.check(lights)
+        else:  # seats end with a start
+            self._deserted.watch(lights)
 
     def give_back(self, queues: Sequence[tuple[int, Leave]]) -> None:
         """They stay here, and where they went may have said already that they came, and have lost that with its disk, or be forgotten: so their routes
@@ -228,6 +235,8 @@ class Leaving:
                 [(MOVED_TABLE, str(leave.name), moved)]
             )  # first: it has gone on, and did not end here
             rows: Rows = [(TABLE, f"{LEAVING}{light}", None)]
+            if self._deserted.noted(light):
+                rows.append((TABLE, f"{CONSUMED}{light}", None))
             rows += [("route", route_id, None) for route_id in leave.routes]  # some are not in force here any more
             for cursor in self._broker.cursors.of_queue(f"~{light}"):
                 policy = tables.rows(POLICIES).get(str(cursor.id))

@@ -159,6 +159,10 @@ class QueueEngine:
             self._forget(queue)
             queue.cursor.managed = None
 
+    def is_suspended(self, light: int) -> bool:
+        """It is on its way."""
+        return light in self._suspended
+
     def resume(self, light: int) -> None:
         """It stays."""
         dying = self._suspended.pop(light, [])

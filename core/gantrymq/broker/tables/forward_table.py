@@ -27,6 +27,9 @@ and how often it had moved then)."""
 ENDED: Final = "ended/"
 """`ended/ID`: a queue that had moved and has ended here (value: JSON of the groups that have not heard of it yet)."""
 
+CONSUMED: Final = "consumed/"
+"""`consumed/LIGHT`: an auto-delete queue that had consumers when it went on its way, or came (value: 1); see `broker/forward/deserted.py`."""
+
 
 def door_queues(lights: Mapping[str, bytes], rows: Mapping[str, bytes]) -> set[str]:
     """Of the rows of table `light` those that are no forward queues, by `rows` of table `forward`: what doors made."""

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from gantrymq.broker.forward.described import described_from
-from gantrymq.broker.port import EARLIEST, Outcome
-from gantrymq.broker.tables.forward_table import CAME, COMING, ENDED, LEAVING, TABLE
+from gantrymq.broker.forward.deserted import SEATS_MS
+from gantrymq.broker.local import LocalBrokerPort
+from gantrymq.broker.port import EARLIEST, Outcome, Terms
+from gantrymq.broker.tables.forward_table import CAME, COMING, CONSUMED, ENDED, LEAVING, TABLE
 from gantrymq.broker.tables.group_tables import MOVED_TABLE, moved_from
 from gantrymq.cluster.forward.moving import FEW, STALLED_MAX
 from gantrymq.model.errors import ErrorCode, GantryError
@@ -35,7 +37,7 @@ def cursor_of(site: ForwardSite, where: str, name: int = NAME) -> int:
 
 def nothing_is_left(site: ForwardSite) -> None:
     for node in [node for name, node in site.nodes.items() if name not in site.away]:
-        left = (LEAVING, COMING, CAME, ENDED)
+        left = (LEAVING, COMING, CAME, ENDED, CONSUMED)
         assert not [key for key in node.broker.tables.rows(TABLE) if key.startswith(left)]
         assert not node.broker.leaving.frozen
         assert not node.broker.holding.targets
@@ -546,3 +548,82 @@ def test_a_queue_that_fills_more_slowly_than_it_is_copied_goes(monkeypatch: pyte
     assert counts == [0], "it was asked once more, behind the freeze"
     assert len(site.bodies("a", cursor_of(site, "a"))) == total
     nothing_is_left(site)
+
+
+def auto_delete(site: ForwardSite, consumers: int = 1) -> tuple[int, int, Any]:
+    """At b, with consumers of one gateway: its light queue, its cursor and what ends the gateway."""
+    light, cursor = site.queue("b", "a", "r1")
+    assert site.ask("b", "set_policy", cursor, Policy("q", auto_delete=True)) is None
+    port = LocalBrokerPort(site.nodes["b"].broker)
+    for _ in range(consumers):
+        port.take_seat(cursor, Terms(), lambda seat, active: None, None, lambda token, result: None)
+    return light, cursor, port.close
+
+
+@pytest.mark.parametrize("start", [False, True])
+def test_an_auto_delete_queue_that_is_given_back_goes_if_its_last_consumer_left_meanwhile(start: bool):
+    site = ForwardSite("a", "b")
+    light, _, leave = auto_delete(site)
+    site.ask("b", "freeze_lights", [(light, NAME)], "a", "m")
+    leave()
+    site.wait(500)
+    assert str(light) in site.nodes["b"].broker.tables.rows("light"), "nobody knows yet where it is"
+    if start:
+        site.start("b", site.kill("b"))
+        site.wait(2_000 + SEATS_MS)
+    else:
+        site.ask("b", "end_freeze", [light], "m", False)
+        site.wait(100)
+    assert str(light) not in site.nodes["b"].broker.tables.rows("light")
+    nothing_is_left(site)
+
+
+@pytest.mark.parametrize("start", [False, True])
+def test_an_auto_delete_queue_goes_where_it_came_if_nobody_consumes_there(start: bool):
+    site = ForwardSite("a", "b")
+    light, _, leave = auto_delete(site)
+    holding = site.nodes["b"].broker.holding
+    hold = holding.hold
+
+    def left(*args: Any) -> None:
+        leave()
+        hold(*args)
+
+    holding.hold = left  # type: ignore[method-assign]
+    assert move(site, "b", "a", light) is None
+    came = light_of(site, "a")
+    assert came
+    if start:
+        site.start("a", site.kill("a"))
+    site.wait(SEATS_MS - 1_000)
+    assert light_of(site, "a") == came, "gateways may take their seats again"
+    site.wait(2_000)
+    assert not light_of(site, "a")
+    assert not any(node.broker.tables.rows(MOVED_TABLE) for node in site.nodes.values())
+    nothing_is_left(site)
+
+
+@pytest.mark.parametrize("consumers", [0, 1])
+def test_an_auto_delete_queue_stays_that_never_had_a_consumer_or_has_one(consumers: int):
+    site = ForwardSite("a", "b")
+    light, _, _ = auto_delete(site, consumers)
+    assert move(site, "b", "a", light) is None
+    if consumers:
+        seat = site.ask("a", "take_seat", cursor_of(site, "a"), Terms(), lambda seat, active: None)
+        assert not isinstance(seat, GantryError)
+    site.wait(2 * SEATS_MS)
+    assert light_of(site, "a")
+    nothing_is_left(site)
+
+
+def test_an_auto_delete_queue_that_is_given_back_stays_with_its_consumers():
+    site = ForwardSite("a", "b")
+    light, _, leave = auto_delete(site, 2)
+    site.ask("b", "freeze_lights", [(light, NAME)], "a", "m")
+    site.ask("b", "end_freeze", [light], "m", False)
+    site.wait(2 * SEATS_MS)
+    assert str(light) in site.nodes["b"].broker.tables.rows("light")
+    nothing_is_left(site)
+    leave()
+    site.wait(100)
+    assert str(light) not in site.nodes["b"].broker.tables.rows("light")

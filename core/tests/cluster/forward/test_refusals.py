@@ -145,3 +145,17 @@ def test_reads_that_wait_in_vain_share_a_timer_and_are_answered_in_time(monkeypa
     node.broker.receiving.await_progress("a", "life", 1, answers.append)
     node.wheel.advance(AWAIT_MS)
     assert answers[100:] == [False]
+
+
+def test_a_full_queue_that_refuses_at_another_group_goes_without_and_nobody_is_told():
+    """AMQP's reject-publish: the source has answered before the owner reads (docs/decisions/0013)."""
+    site = ForwardSite("a", "b")
+    _, cursor = site.queue("b", "a", "r1")
+    assert site.ask("b", "set_policy", cursor, Policy("q", max_length=1, overflow="reject-publish")) is None
+    batch = [Message("t", b"%d" % number, b"TAGS\x01a\x02", "a") for number in range(3)]
+    for message in batch:
+        message.exchange = "e"
+    assert all(isinstance(result, int) for result in site.ask("a", "submit", batch))
+    site.wait(200)
+    assert site.bodies("b", cursor) == [b"0"]
+    assert site.nodes["b"].broker.queues.counts["refused"] == 2

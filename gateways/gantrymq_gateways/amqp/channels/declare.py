@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from gantrymq.broker.port import END, CursorInfo
+from gantrymq.broker.port import END, BrokerPort, CursorInfo
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.net.procedures.driver import Steps
 from gantrymq_gateways.amqp.channels.channel import Channel, Handler
@@ -29,6 +30,8 @@ from gantrymq_gateways.amqp.wire.constants import (
     unknown_queue_error,
 )
 from gantrymq_gateways.amqp.wire.values import Field, Table, encode_table, lookup
+
+log = logging.getLogger(__name__)
 
 RESERVED_PREFIX: Final = "amq."
 
@@ -222,14 +225,27 @@ def _declare(channel: Channel, wanted: QueueDefinition, arguments: Table, named:
     existing = definitions.queues.get(wanted.name)
     if existing is not None and existing.finished and (yield from definitions.drop_orphan(existing)):
         existing = None
+    if existing is not None and existing.finished and not (yield from _is_there(door.gateway.port, existing.light)):
+        log.warning("amqp: queue %r is gone with its broker, and is declared anew", wanted.name)
+        yield from definitions.delete_queue(existing)
+        existing = None
     if existing is not None and existing.finished:
         queue = yield from door.gateway.open_queue(wanted.name, door)
         _check_same_queue(queue, wanted, arguments)
-        if definitions.broker_policy(existing) is not None:  # it is in use
-            yield partial(door.gateway.port.open_cursor, f"~{existing.light}", GROUP, END)
         return queue
     _check_new_queue(wanted, arguments, named)
     return (yield from door.gateway.create_queue(wanted, door))
+
+
+def _is_there(port: BrokerPort, light: int) -> Steps:
+    """Whether the broker has a queue of which there is a definition; it is in use then."""
+    try:
+        yield partial(port.open_cursor, f"~{light}", GROUP, END)
+    except GantryError as error:
+        if error.code is ErrorCode.QUEUE_NOT_FOUND:
+            return False
+        raise
+    return True
 
 
 def _server_named(channel: Channel, wanted: QueueDefinition, arguments: Table) -> Steps:
