@@ -123,13 +123,12 @@ class Mover:
         try:
             described = [described_from(each) for each in frozen]
             yield from self._read_all(ports, source, arrivals)
-            ends = yield from self._ends(port, arrivals)  # behind the freeze it got what others had for it
-            for arrival, each, end in zip(arrivals, described, ends, strict=True):
-                yield from self._copy(port, arrival, end)
-                if arrival.following < max(each.end, end):
+            for arrival, each in zip(arrivals, described, strict=True):
+                # To the end of now: behind the freeze it got what others had for it.
+                yield from self._copy(port, arrival, NEVER, asked_ms + DECIDE_MS)
+                if arrival.following < each.end:
                     raise GantryError(ErrorCode.BUSY, f"queue ~{arrival.name} was not read to its end")
-            if self._broker.clock.boot_ms() - asked_ms > DECIDE_MS:
-                raise GantryError(ErrorCode.BUSY, f"it took more than {DECIDE_MS} ms since the queues were frozen")
+            self._check_time(asked_ms + DECIDE_MS)
             yield from self._decide(arrivals, described)
         except GantryError as error:
             if self._broker.arriving.is_unsure([name for _, name in queues]):
@@ -156,7 +155,10 @@ class Mover:
         """Until little is left for the freeze, in passes that each copy what there is when they begin. Raises LIMIT_REACHED."""
         least, stalled = NEVER, 0
         while True:
-            ends = yield from self._ends(port, arrivals)
+            ends: list[int] = []
+            for arrival in arrivals:
+                found: Scanned = yield partial(port.read_light, arrival.source_light, arrival.following, 0)
+                ends.append(found.following)
             rest = sum([max(end - max(arrival.following, 0), 0) for arrival, end in zip(arrivals, ends, strict=True)])
             stalled = stalled + 1 if rest > least - least // 4 else 0
             if stalled >= STALLED_MAX and rest > FEW:
@@ -172,17 +174,14 @@ class Mover:
             if rest <= FEW:
                 return
 
-    def _ends(self, port: MovePort, arrivals: Sequence[Arrival]) -> Steps:
-        """Offsets behind all that the queues have now."""
-        ends: list[int] = []
-        for arrival in arrivals:
-            found: Scanned = yield partial(port.read_light, arrival.source_light, arrival.following, 0)
-            ends.append(found.following)
-        return ends
+    def _check_time(self, until_ms: int) -> None:
+        if self._broker.clock.boot_ms() > until_ms:
+            raise GantryError(ErrorCode.BUSY, f"it took more than {DECIDE_MS} ms since the queues were frozen")
 
-    def _copy(self, port: MovePort, arrival: Arrival, end: int) -> Steps:
-        """Entries below that offset."""
+    def _copy(self, port: MovePort, arrival: Arrival, end: int, until_ms: int = NEVER) -> Steps:
+        """Entries below that offset, as far as there are any. Raises BUSY when it is too late, on the boot clock."""
         while arrival.following < end:
+            self._check_time(until_ms)
             found: Scanned = yield partial(port.read_light, arrival.source_light, arrival.following, READ_BYTES)
             yield partial(self._broker.arriving.copy, arrival, found.deliveries)
             arrival.following = found.following

@@ -48,7 +48,7 @@ def not_read_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 PLANTED: dict[Callable[[pytest.MonkeyPatch], None], tuple[int, tuple[str, ...]]] = {
     nothing_waits: (0, ("none",)),
-    not_read_to_the_end: (10, ("none",)),
+    not_read_to_the_end: (0, ("none",)),
 }
 """Faults of the design, with kinds of faults that show them, and from which seed on to look."""
 
