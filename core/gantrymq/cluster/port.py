@@ -208,9 +208,11 @@ class ClusterPort:
 
     def home(self, name: str) -> Group:
         """Where `name` is at home: at the owner of its slot, where there are slots, else at the only group. Raises UNAVAILABLE if that group is not
-        there, or hangs."""
+        there, or hangs, or no group has said whose the slot is."""
         if self.slots.known:
             owner = self.slots.owner(name)
+            if owner is None:
+                raise _nobodys(name)
             found = next((group for group in self._ready if group.name == owner), None)
             if found is None:
                 raise unavailable(owner)
@@ -709,6 +711,14 @@ class ClusterPort:
 def unavailable(name: str) -> GantryError:
     """A group is not there."""
     return GantryError(ErrorCode.UNAVAILABLE, f"the broker group {name} is not connected")
+
+
+def _nobodys(name: str) -> GantryError:
+    """No copy of the table of slots has the slot of a name."""
+    return GantryError(
+        ErrorCode.UNAVAILABLE,
+        f"no connected broker group has a row of slot {slot_of(name)}, that of {name[:80]}; a broker's log names each row that it cannot read",
+    )
 
 
 def _unmake(group: Group, light: int) -> None:

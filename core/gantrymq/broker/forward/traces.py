@@ -6,7 +6,7 @@ Both are rows (table `forward`), so that they outlive a start of this group and 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,8 +38,6 @@ class Traces:
         """By id in the cluster and source: that one has not said that its part is gone."""
         self._ended: dict[int, set[str]] = {}
         """By id in the cluster: groups that may still say that it has gone on from there."""
-        self.on_ended: list[Callable[[], None]] = []
-        """Called when there is something to tell."""
 
     def open(self) -> None:
         """As Part.open."""
@@ -89,8 +87,6 @@ class Traces:
             self._ended[name] = set(self._sending.peers)
             rows.append(self._ended_row(name))
         self._broker.put_rows(rows, together=True)
-        for call in self.on_ended:
-            call()
 
     def _ended_row(self, name: int) -> Row:
         left = self._ended.get(name)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from gantrymq.broker.tables.forward_table import LEAVING, TABLE
 from gantrymq.broker.tables.group_tables import MOVED_TABLE, moved_from
 from gantrymq.model.errors import GantryError
-from gantrymq.net.procedures.driver import Steps, pause, run
+from gantrymq.net.procedures.driver import Steps, run
 
 if TYPE_CHECKING:
     from gantrymq.broker.forward.arriving import Arriving
@@ -60,17 +60,14 @@ class Ending:
         self._port = port
         self._attempt = 0
         """Connections so far; negative: there are to be no more."""
-        self._go_on: Callable[[], None] = _nothing
 
     def start(self) -> None:
         """Take part from now on."""
-        self._broker.traces.on_ended.append(self._wake)
         self._port.watch_state(self._state)
 
     def stop(self) -> None:
         """The cluster has forgotten that group."""
         self._attempt = -1
-        self._broker.traces.on_ended.remove(self._wake)
 
     def _state(self, up: bool) -> None:
         if self._attempt < 0:
@@ -89,38 +86,24 @@ class Ending:
         if attempt == self._attempt:
             run(self._work(attempt), partial(self._ended, attempt))
 
-    def _wake(self) -> None:
-        self._go_on()
-
-    def _until_ended(self, go_on: Callable[[], None]) -> None:
-        """...or some time has passed."""
-
-        def once() -> None:
-            if self._go_on is once:
-                self._go_on = _nothing
-                go_on()
-
-        self._go_on = once
-        self._broker.wheel.call_at(self._broker.wheel.now_ms() + AGAIN_MS, lambda now_ms: once())
-
     def _work(self, attempt: int) -> Steps:
-        while attempt == self._attempt:
-            came, ended = self._broker.arriving.unsettled(self._name), self._broker.traces.untold(self._name)
-            if came or ended:
-                yield self._broker.traces.when_flushed
-            if attempt == self._attempt and ended:
-                yield from self._tell(attempt, ended[:AT_ONCE])
-            for name, left in came:
-                if attempt == self._attempt:
-                    yield partial(self._port.end_freeze, [left.light], left.move, True)
-                    self._broker.traces.settled(self._name, [name])
-            yield pause(self._until_ended)
+        came, ended = self._broker.arriving.unsettled(self._name), self._broker.traces.untold(self._name)
+        if came or ended:
+            yield self._broker.traces.when_flushed
+        if attempt == self._attempt and ended:
+            yield from self._tell(attempt, ended[:AT_ONCE])
+        for name, left in came:
+            if attempt == self._attempt:
+                yield partial(self._port.end_freeze, [left.light], left.move, True)
+                self._broker.traces.settled(self._name, [name])
 
     def _tell(self, attempt: int, names: Sequence[int]) -> Steps:
         """It notes that a queue has gone on when it hears so: until then there is nothing to take away."""
         forward: Mapping[str, bytes] = yield partial(self._port.watch_table, TABLE, None)
         leaving = {value.partition(b",")[0] for key, value in forward.items() if key.startswith(LEAVING)}
         names = [name for name in names if b"[%d" % name not in leaving]
+        if not names:
+            return
         moved: Mapping[str, bytes] = yield partial(self._port.watch_table, MOVED_TABLE, None)
         left = [(str(name), row, None) for name in names if (row := moved.get(str(name))) is not None and _is_gone(row)]
         if left:
@@ -134,7 +117,3 @@ def _is_gone(row: bytes) -> bool:
         return not moved_from(row).light
     except ValueError:
         return False
-
-
-def _nothing() -> None:
-    """Nobody waits."""

@@ -52,9 +52,10 @@ class SlotView:
         self._told = False
         self._on_changed()
 
-    def owner(self, name: str) -> str:
-        """The group that decides about a name, which may be away."""
-        return self.table.slots[slot_of(name)].owner
+    def owner(self, name: str) -> str | None:
+        """The group that decides about a name, which may be away; None where no copy that this process has seen has the name's slot."""
+        found = self.table.slots.get(slot_of(name))
+        return None if found is None else found.owner
 
     def under(self, name: str) -> Under | None:
         """What a request for it carries; None where there are no slots."""

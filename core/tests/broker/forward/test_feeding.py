@@ -9,6 +9,7 @@ from gantrymq.broker.forward.sending import CURSOR_GROUP
 from gantrymq.broker.local import LocalBrokerPort
 from gantrymq.broker.port import EARLIEST
 from gantrymq.model.errors import ErrorCode
+from tests.broker.node import ROOT
 from tests.cluster.forward.forward_site import ForwardSite, code_of
 
 
@@ -120,3 +121,20 @@ def test_a_closed_connection_is_answered_nothing():
     reader.port.close()
     site.publish("a", b"one")
     assert box == []
+
+
+def test_a_damaged_record_is_passed_over_and_listed_by_the_source():
+    site = cut_site()
+    site.publish("a", b"0", b"1", b"2")
+    node, reader = site.nodes["a"], Reader(site)
+    position = node.store.light_units(reader.light, 1, 1)[0][0]
+    log = node.files.open(ROOT / "store" / "commitlog" / f"{0:020d}", False)
+    node.files.pwrite(log, bytes([node.files.pread(log, 1, position + 95)[0] ^ 0xFF]), position + 95)
+    node.files.close(log)
+    (found,) = reader.ask(0)
+    assert [each.message.body for each in found.deliveries] == [b"0", b"2"]
+    assert (found.following, found.at_end) == (3, False)
+    (entry,) = node.store.damage.entries.values()
+    assert (entry.position, entry.queue) == (position, f"~{reader.light}")
+    reader.port.settle_forward(reader.cursor, 3)
+    assert site.nodes["a"].broker.sending.behind(site.peer("a", "b")) == 0

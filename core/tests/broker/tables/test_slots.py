@@ -6,7 +6,17 @@ from functools import partial
 
 import pytest
 
-from gantrymq.broker.tables.group_tables import LIGHT_BITS, LIGHTS_TABLE, METADATA_GROUP, STATE_TABLE, TAG
+from gantrymq.broker.tables.forward_table import CAME, ENDED
+from gantrymq.broker.tables.forward_table import TABLE as FORWARD_TABLE
+from gantrymq.broker.tables.group_tables import (
+    LIGHT_BITS,
+    LIGHTS_TABLE,
+    METADATA_GROUP,
+    MOVED_TABLE,
+    STATE_TABLE,
+    TAG,
+)
+from gantrymq.cluster.row_moves import AGAIN_MS, LAST_ROUND_MS
 from gantrymq.cluster.slots.keeping import tell_gateways
 from gantrymq.model.errors import ErrorCode, GantryError
 from gantrymq.store.testing import MemoryFileSystem
@@ -67,3 +77,20 @@ def test_a_broker_says_whether_it_is_to_have_the_table() -> None:
     tell_gateways(without.broker)
     without.turn.run_until_quiet()
     assert METADATA_GROUP not in without.broker.tables.rows(STATE_TABLE)
+
+
+def test_what_a_broker_has_of_moved_queues_is_its_own_whoevers_slot_it_would_be() -> None:
+    site = SlotSite("a", "b")
+    slots = site.nodes["b"].broker.slots
+    keys = [str(number) for number in range(100)]
+    with pytest.raises(GantryError, match="a new row of table mine is a's, not b's"):
+        slots.refuse_elsewhere("mine", keys)
+    slots.refuse_elsewhere(MOVED_TABLE, keys)
+    slots.refuse_elsewhere(FORWARD_TABLE, [f"{kind}{key}" for kind in (f"{CAME}a/", ENDED) for key in keys])
+    assert site.nodes["b"].call("put", MOVED_TABLE, [(key, b"0 1") for key in keys]) is None
+    site.move("b", "a", site.table().owned_by("b"))
+    gateway = site.gateway()
+    site.wait(LAST_ROUND_MS + 2 * AGAIN_MS)
+    assert len(gateway.groups) == 2
+    assert len(site.nodes["b"].broker.tables.rows(MOVED_TABLE)) == len(keys)
+    assert not site.nodes["a"].broker.tables.rows(MOVED_TABLE)

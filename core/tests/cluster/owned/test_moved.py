@@ -157,7 +157,7 @@ def test_a_queue_that_is_deleted_leaves_nothing_behind(gateways: Gateways) -> No
     assert gateways.move(others(gateways)[1]) is None
     gateways.site.wait(200)
     assert gateways.ask("delete_light", gateways.light) is None
-    gateways.site.wait(200)
+    gateways.site.wait(2_000)
     assert not any(node.broker.tables.rows(MOVED_TABLE) for node in gateways.site.nodes.values())
 
 

@@ -196,3 +196,17 @@ def test_a_group_of_another_table_is_not_used() -> None:
     site.run()
     assert not group.ready
     assert "give all brokers the same broker.metadata_group" in group.complaint
+
+
+def test_a_name_whose_slot_no_copy_has_waits_for_it_and_others_go_on() -> None:
+    gateways = Gateways()
+    site, one = gateways.site, gateways.one
+    name = name_of(site, "b")
+    slot = slot_of(f"lease/{name}")
+    gap = one.slots.table.slots.pop(slot)
+    refused = gateways.take(one, name)
+    assert code(refused) is ErrorCode.UNAVAILABLE
+    assert f"no connected broker group has a row of slot {slot}, that of lease/{name}" in refused.text
+    assert isinstance(gateways.take(one, name_of(site, "c")), int)
+    one.slots.table.slots[slot] = gap
+    assert isinstance(gateways.take(one, name), int)
