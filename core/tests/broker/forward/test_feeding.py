@@ -9,16 +9,18 @@ from gantrymq.broker.forward.sending import CURSOR_GROUP
 from gantrymq.broker.local import LocalBrokerPort
 from gantrymq.broker.port import EARLIEST
 from gantrymq.model.errors import ErrorCode
-from tests.broker.node import ROOT
+from tests.broker.node import SMALL
 from tests.cluster.forward.forward_site import ForwardSite, code_of
+
+SEGMENT = SMALL.commitlog_file_size
 
 
 class Reader:
     """A connection of group b to a, which b itself does not hear."""
 
-    def __init__(self, site: ForwardSite) -> None:
+    def __init__(self, site: ForwardSite, light: int = 0) -> None:
         self.site = site
-        self.light = site.peer("a", "b").light
+        self.light = light or site.peer("a", "b").light
         self.port = LocalBrokerPort(site.nodes["a"].broker)
         self.cursor: int = self._call("open_cursor", f"~{self.light}", CURSOR_GROUP, EARLIEST)[0].cursor
 
@@ -97,9 +99,7 @@ def test_the_queue_of_an_earlier_start_ends():
     light = site.peer("a", "b").light
     site.start("a", site.kill("a"))
     site.cut("a", "b")
-    reader = Reader.__new__(Reader)
-    reader.site, reader.light, reader.port = site, light, LocalBrokerPort(site.nodes["a"].broker)
-    reader.cursor = reader._call("open_cursor", f"~{light}", CURSOR_GROUP, EARLIEST)[0].cursor
+    reader = Reader(site, light)
     assert reader.bodies(0) == [b"one"]
     (found,) = reader.ask(1)
     assert (found.deliveries, found.following, found.at_end) == ([], 1, True)
@@ -126,15 +126,21 @@ def test_a_closed_connection_is_answered_nothing():
 def test_a_damaged_record_is_passed_over_and_listed_by_the_source():
     site = cut_site()
     site.publish("a", b"0", b"1", b"2")
-    node, reader = site.nodes["a"], Reader(site)
-    position = node.store.light_units(reader.light, 1, 1)[0][0]
-    log = node.files.open(ROOT / "store" / "commitlog" / f"{0:020d}", False)
-    node.files.pwrite(log, bytes([node.files.pread(log, 1, position + 95)[0] ^ 0xFF]), position + 95)
-    node.files.close(log)
+    node, light = site.nodes["a"], site.peer("a", "b").light
+    position, size, _ = node.store.light_units(light, 1, 1)[0]
+    node.stop()
+    files = site.kill("a")
+    segment = next(path for path in files.snapshot() if path.name == f"{position - position % SEGMENT:020d}")
+    log = files.open(segment, False)
+    files.pwrite(log, bytes(size), position % SEGMENT)
+    files.close(log)
+    site.start("a", files)
+    site.cut("a", "b")
+    reader = Reader(site, light)
     (found,) = reader.ask(0)
     assert [each.message.body for each in found.deliveries] == [b"0", b"2"]
-    assert (found.following, found.at_end) == (3, False)
-    (entry,) = node.store.damage.entries.values()
-    assert (entry.position, entry.queue) == (position, f"~{reader.light}")
+    assert found.following == 3
+    store = site.nodes["a"].store
+    assert [(each.position, each.queue) for each in store.damage.entries.values()] == [(position, f"~{light}")]
     reader.port.settle_forward(reader.cursor, 3)
     assert site.nodes["a"].broker.sending.behind(site.peer("a", "b")) == 0
