@@ -87,8 +87,7 @@ class GatewayConnection(asyncio.Protocol):
         self._transport = None
         if self._asked is not None and not self._asked.done():
             self._asked.set_exception(ConnectionResetError("closed by the broker"))
-        if not self.ended.done():  # who waits for it may have been cancelled
-            self.ended.set_result(None)
+        self.ended.set_result(None)
 
     async def ask(self, command: Command) -> Command:
         """One request before the port has the connection. Raises OSError."""
